@@ -1,0 +1,444 @@
+"""Every error that Carrel raises on purpose, as one tree.
+
+    CarrelError       exit  http
+    ├── NotFound        3   404   the named thing does not exist
+    ├── Conflict        4   409   exists already, busy, wrong status, origin moved
+    ├── Refused         5   403   path escape, policy, permission
+    ├── Invalid         2   422   a name, path, source or setting that makes no sense
+    ├── LimitExceeded   6   429   disk, time, number
+    ├── Unavailable     7   503   a tool, driver or file system is missing or broken
+    └── ToolFailed      8   502   a program that we started said no
+
+A door reads `code`, `exit_code` and `http_status` from the class and has no mapping of its own. The message says what
+happened to which thing, the hint what to do about it. Anything else that escapes is our bug and should look like one.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class CarrelError(Exception):
+    """Anything that Carrel refuses or fails to do, in a form that every door can show."""
+
+    code = "internal"
+    exit_code = 1
+    http_status = 500
+    retryable = False
+
+    def __init__(self, message: str, *, hint: str = "", details: Mapping[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details: dict[str, object] = dict(details or {})
+
+    def as_dict(self) -> dict[str, object]:
+        """The body that every door sends for this error."""
+        return {
+            "error": {"code": self.code, "message": self.message, "hint": self.hint, "details": self.details},
+        }
+
+
+class NotFound(CarrelError):
+    """The named thing does not exist."""
+
+    code = "not_found"
+    exit_code = 3
+    http_status = 404
+
+
+class Conflict(CarrelError):
+    """The thing exists, but not in a state that allows this."""
+
+    code = "conflict"
+    exit_code = 4
+    http_status = 409
+
+
+class Refused(CarrelError):
+    """A rule forbids it."""
+
+    code = "refused"
+    exit_code = 5
+    http_status = 403
+
+
+class Invalid(CarrelError):
+    """The request makes no sense as it stands."""
+
+    code = "invalid"
+    exit_code = 2
+    http_status = 422
+
+
+class LimitExceeded(CarrelError):
+    """A limit was reached."""
+
+    code = "limit_exceeded"
+    exit_code = 6
+    http_status = 429
+
+
+class Unavailable(CarrelError):
+    """Something that this needs is missing or broken on this machine."""
+
+    code = "unavailable"
+    exit_code = 7
+    http_status = 503
+    retryable = True
+
+
+class ToolFailed(CarrelError):
+    """A program that we started said no."""
+
+    code = "tool_failed"
+    exit_code = 8
+    http_status = 502
+
+
+# -- not found ---------------------------------------------------------------------------------------------------------
+
+
+class WorkspaceNotFound(NotFound):
+    """No workspace has this id."""
+
+    code = "workspace_not_found"
+
+    @classmethod
+    def of(cls, workspace_id: str) -> WorkspaceNotFound:
+        return cls(
+            f"there is no workspace {workspace_id}", hint="aw list --all shows every workspace, also destroyed ones"
+        )
+
+
+class FileNotFound(NotFound):
+    """No file has this path in the workspace."""
+
+    code = "file_not_found"
+
+
+class FolderNotFound(NotFound):
+    """The folder named as a source does not exist."""
+
+    code = "folder_not_found"
+
+
+class SnapshotNotFound(NotFound):
+    """No snapshot has this id."""
+
+    code = "snapshot_not_found"
+
+
+class RunNotFound(NotFound):
+    """No run has this id."""
+
+    code = "run_not_found"
+
+
+class TemplateNotFound(NotFound):
+    """No template has this name."""
+
+    code = "template_not_found"
+
+
+class OperationNotFound(NotFound):
+    """No operation has this id, or there is none left to take back."""
+
+    code = "operation_not_found"
+
+
+# -- conflict ----------------------------------------------------------------------------------------------------------
+
+
+class WorkspaceExists(Conflict):
+    """The id is taken."""
+
+    code = "workspace_exists"
+
+    @classmethod
+    def of(cls, workspace_id: str) -> WorkspaceExists:
+        return cls(f"workspace {workspace_id} exists already", hint=f"aw show {workspace_id}, or choose another --id")
+
+
+class WorkspaceBusy(Conflict):
+    """Something is at work in the workspace."""
+
+    code = "workspace_busy"
+
+
+class UnappliedChanges(Conflict):
+    """The workspace holds work that nobody has taken over yet."""
+
+    code = "unapplied_changes"
+
+
+class FileExists(Conflict):
+    """Something is in the way at this path."""
+
+    code = "file_exists"
+
+
+class OriginMoved(Conflict):
+    """The origin changed since the workspace was made."""
+
+    code = "origin_moved"
+
+
+class VersionConflict(Conflict):
+    """A stream moved on since its version was read."""
+
+    code = "version_conflict"
+    retryable = True
+
+
+class TemplateExists(Conflict):
+    """The template name is taken."""
+
+    code = "template_exists"
+
+
+class WrongStatus(Conflict):
+    """The lifecycle does not allow this event now."""
+
+    code = "wrong_status"
+
+
+# -- refused -----------------------------------------------------------------------------------------------------------
+
+
+class PathOutsideWorkspace(Refused):
+    """The path leads out of the workspace."""
+
+    code = "path_outside_workspace"
+
+
+class PathTraversal(Refused):
+    """The path has a `..` component."""
+
+    code = "path_traversal_attempt"
+
+
+class AbsolutePath(Refused):
+    """The path is absolute where a relative one is wanted."""
+
+    code = "absolute_path_not_allowed"
+
+
+class SymlinkOutsideWorkspace(Refused):
+    """A symbolic link on the path leads out of the workspace."""
+
+    code = "symlink_outside_workspace"
+
+
+class PermissionDenied(Refused):
+    """The operating system does not let us."""
+
+    code = "permission_denied"
+
+
+class FolderNotReadable(Refused):
+    """The folder named as a source cannot be read."""
+
+    code = "folder_not_readable"
+
+
+class PolicyDenied(Refused):
+    """The workspace's policy forbids it."""
+
+    code = "policy_denied"
+
+
+class ApprovalRequired(Refused):
+    """Somebody has to approve it first."""
+
+    code = "approval_required"
+
+
+class ApprovalDenied(Refused):
+    """Somebody was asked and said no."""
+
+    code = "approval_denied"
+
+
+class ApprovalExpired(Refused):
+    """Nobody answered in time."""
+
+    code = "approval_expired"
+
+
+class Forbidden(Refused):
+    """The token is good, but not for this."""
+
+    code = "forbidden"
+
+
+class Unauthorized(Refused):
+    """No token, or a wrong one."""
+
+    code = "unauthorized"
+    http_status = 401
+
+
+# -- invalid -----------------------------------------------------------------------------------------------------------
+
+
+class InvalidUsage(Invalid):
+    """A command line that cannot be understood."""
+
+    code = "invalid_usage"
+
+
+class InvalidId(Invalid):
+    """Not a legal workspace id."""
+
+    code = "invalid_id"
+
+
+class InvalidSource(Invalid):
+    """Not a source that we know."""
+
+    code = "invalid_source"
+
+
+class InvalidConfig(Invalid):
+    """A setting or configuration key that is unknown or has a wrong value."""
+
+    code = "invalid_config"
+
+
+class InvalidPath(Invalid):
+    """Not a usable path."""
+
+    code = "invalid_path"
+
+
+class NullByteInPath(Invalid):
+    """The path holds a NUL byte."""
+
+    code = "invalid_path_null_byte"
+
+
+class PathTooLong(Invalid):
+    """The path is over 4096 bytes."""
+
+    code = "path_too_long"
+
+
+class NotAFile(Invalid):
+    """The path is not a regular file."""
+
+    code = "not_a_file"
+
+
+class NotADirectory(Invalid):
+    """The path is not a directory."""
+
+    code = "not_a_directory"
+
+
+class NotARepository(Invalid):
+    """The folder is not inside a git repository."""
+
+    code = "not_a_repository"
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+class DiskFull(LimitExceeded):
+    """Too little space is left on the disk."""
+
+    code = "disk_full"
+    http_status = 507
+
+
+class QuotaExceeded(LimitExceeded):
+    """The workspace has reached its size limit."""
+
+    code = "quota_exceeded"
+
+
+class TimedOut(LimitExceeded):
+    """It took longer than allowed."""
+
+    code = "timeout"
+    http_status = 504
+
+
+# -- unavailable -------------------------------------------------------------------------------------------------------
+
+
+class FilesystemError(Unavailable):
+    """The file system said no."""
+
+    code = "filesystem_error"
+
+
+class CleanupFailed(Unavailable):
+    """A workspace could not be removed."""
+
+    code = "cleanup_failed"
+
+
+class SandboxUnavailable(Unavailable):
+    """The confinement asked for cannot be set up here."""
+
+    code = "sandbox_unavailable"
+
+
+class ToolMissing(Unavailable):
+    """A program that this needs is not installed."""
+
+    code = "tool_missing"
+
+
+class StoreUnavailable(Unavailable):
+    """The event store cannot be opened or does not answer."""
+
+    code = "store_unavailable"
+
+
+class LogBroken(Unavailable):
+    """The event log does not add up."""
+
+    code = "log_broken"
+    retryable = False
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+class CloneFailed(ToolFailed):
+    """git could not clone the repository."""
+
+    code = "clone_failed"
+
+
+def _leaves(cls: type[CarrelError]) -> list[type[CarrelError]]:
+    found = [cls]
+    for child in cls.__subclasses__():
+        found += _leaves(child)
+    return found
+
+
+BY_CODE: dict[str, type[CarrelError]] = {cls.code: cls for cls in _leaves(CarrelError)}
+
+
+def from_os(error: OSError, what: str) -> CarrelError:
+    """Turn an operating-system error into ours; `what` names the thing, without a host path if an agent may see it."""
+    from errno import EACCES, EDQUOT, ENAMETOOLONG, ENOSPC, EPERM, EROFS
+
+    reason = (error.strerror or str(error)).lower()
+    if error.errno in (ENOSPC, EDQUOT):
+        return DiskFull(f"{what}: {reason}", hint="aw usage shows what takes space, aw sweep frees it")
+    if error.errno in (EACCES, EPERM):
+        return PermissionDenied(
+            f"{what}: {reason}", hint="check the owner and mode of the directory, or choose another --home"
+        )
+    if error.errno == EROFS:
+        return FilesystemError(f"{what}: {reason}", hint="choose a writable --home, or mount it read-write")
+    if error.errno == ENAMETOOLONG:
+        return InvalidPath(f"{what}: {reason}", hint="use a shorter name")
+    return FilesystemError(f"{what}: {reason}", hint="aw doctor checks this machine")

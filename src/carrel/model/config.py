@@ -1,0 +1,119 @@
+"""What a caller may say about a new workspace: the keys of `--config`."""
+
+from __future__ import annotations
+
+from carrel.errors import InvalidConfig
+from carrel.model.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+OPERATIONS = ("read", "write", "overwrite", "delete", "move", "execute", "network", "apply", "destroy")
+MAX_BYTES = 1024 * 1024  # the configuration is kept in the log, which is no place for files
+
+
+class GitIdentity(Value):
+    """Who commits in this workspace; `enabled` makes `work/` a repository if it is none."""
+
+    enabled: bool = True
+    user_name: str = "Carrel Agent"
+    user_email: str = "agent@localhost"
+
+
+class Config(Value):
+    """The configuration of one workspace."""
+
+    max_size_mb: int | None = None
+    allowed_operations: list[str] | None = None
+    git_config: GitIdentity | None = None
+    claude_md: str | None = None
+    agents_md: str | None = None
+    prompt: str | None = None
+    repo_id: str | None = None
+    repo_name: str | None = None
+    task_spec: dict[str, object] = {}
+    context: dict[str, object] = {}
+
+    def stated(self) -> dict[str, Any]:
+        """Only what was said, as JSON: this goes into the log."""
+        return {key: value for key, value in self.as_dict().items() if value is not None and value != {}}
+
+
+def parse_config(given: Mapping[str, Any], *, default_max_size_mb: int | None = None) -> Config:
+    """Check every key and value, and say which one is wrong."""
+    if not isinstance(given, dict):
+        raise InvalidConfig("the configuration is not a JSON object", hint="as in --config '{\"max_size_mb\": 500}'")
+    for key in given:
+        if key not in Config.__types__:
+            raise InvalidConfig(
+                f"unknown key {key!r} in the configuration",
+                hint=f"known keys: {', '.join(Config.__types__)}",
+                details={"key": key},
+            )
+    fields: dict[str, Any] = {key: _CHECKS[key](key, value) for key, value in given.items() if value is not None}
+    fields.setdefault("max_size_mb", default_max_size_mb)
+    config = Config(**fields)
+    size = sum(len(text) for text in (config.claude_md or "", config.agents_md or "", config.prompt or ""))
+    if size > MAX_BYTES:
+        raise InvalidConfig(f"the texts in the configuration are {size} bytes, over {MAX_BYTES}", hint="use a template")
+    return config
+
+
+def _text(key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _wrong(key, value, "text")
+    return value
+
+
+def _size(key: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise _wrong(key, value, "a whole number above 0")
+    return value
+
+
+def _object(key: str, value: Any) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise _wrong(key, value, "an object")
+    return value
+
+
+def _operations(key: str, value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(item in OPERATIONS for item in value):
+        raise _wrong(key, value, f"a list of {', '.join(OPERATIONS)}")
+    return value
+
+
+def _git(key: str, value: Any) -> GitIdentity | None:
+    if isinstance(value, bool):
+        return GitIdentity(enabled=value)
+    fields: dict[str, Any] = _object(key, value)
+    for name, text in fields.items():
+        if name not in GitIdentity.__types__:
+            raise InvalidConfig(f"unknown key {key}.{name} in the configuration", details={"key": f"{key}.{name}"})
+        wanted = bool if name == "enabled" else str
+        if not isinstance(text, wanted) or (wanted is str and any(char in str(text) for char in "\n\0<>")):
+            raise _wrong(f"{key}.{name}", text, "true or false" if wanted is bool else "one line without < and >")
+    return GitIdentity(**fields)
+
+
+def _wrong(key: str, value: Any, wanted: str) -> InvalidConfig:
+    shown = repr(value)
+    return InvalidConfig(
+        f"{key} in the configuration is {shown[:60]}", hint=f"it has to be {wanted}", details={"key": key}
+    )
+
+
+_CHECKS: dict[str, Any] = {
+    "max_size_mb": _size,
+    "allowed_operations": _operations,
+    "git_config": _git,
+    "claude_md": _text,
+    "agents_md": _text,
+    "prompt": _text,
+    "repo_id": _text,
+    "repo_name": _text,
+    "task_spec": _object,
+    "context": _object,
+}

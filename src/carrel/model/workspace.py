@@ -1,0 +1,147 @@
+"""A workspace, and the table that says what may happen to it.
+
+    planned ─> creating ─> ready ─> destroying ─> destroyed ─> purging ─> purged
+                  │  └──> failed ──────┘  ^            │
+                  v                       └ restoring <┘
+               aborted
+
+`creating`, `destroying`, `restoring` and `purging` are intents: a process is at it, or has died at it and `repair`
+finishes or undoes. Folding a workspace's events through `TABLE` gives its state; an event that the table does not know
+for the present state is refused, and nothing changes.
+"""
+
+from __future__ import annotations
+
+from carrel.errors import WrongStatus
+from carrel.model.names import AgentId, TaskId, WorkspaceId
+from carrel.model.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+class Workspace(Value):
+    """One isolated directory and its history."""
+
+    workspace_id: WorkspaceId
+    task_id: TaskId
+    agent_id: AgentId
+    path: str
+    state: str
+    created_at: str
+    updated_at: str
+    source: str
+    config: dict[str, object]
+    uid: str
+    home: str
+    filled: dict[str, object] = {}
+    metadata_digest: str = ""
+    trash_path: str = ""
+    operation_id: str = ""  # of the step under way, or of the last one
+    undoes: str = ""  # the operation that this one takes back
+    reason: str = ""  # why it was destroyed, or why it failed
+    settled: str = ""  # the state to fall back to when a step under way is undone
+
+    @property
+    def id(self) -> WorkspaceId:
+        """The id, `TASK/AGENT`."""
+        return self.workspace_id
+
+
+# (state, event) -> next state. `=` stands for the state before the step that failed or was undone.
+TABLE: dict[tuple[str, str], str] = {
+    ("", "workspace_planned"): "planned",
+    ("", "workspace_creating"): "creating",
+    ("planned", "workspace_creating"): "creating",
+    ("creating", "workspace_created"): "ready",
+    ("creating", "workspace_create_failed"): "aborted",
+    ("planned", "workspace_destroying"): "destroying",
+    ("ready", "workspace_destroying"): "destroying",
+    ("failed", "workspace_destroying"): "destroying",
+    ("destroying", "workspace_cleanup"): "destroyed",
+    ("destroying", "workspace_destroy_failed"): "=",
+    ("destroyed", "workspace_restoring"): "restoring",
+    ("restoring", "workspace_restored"): "=",
+    ("restoring", "workspace_restore_failed"): "destroyed",
+    ("destroyed", "workspace_purging"): "purging",
+    ("purging", "workspace_purged"): "purged",
+}
+
+EVENTS = frozenset(event for _, event in TABLE)
+LIVE = frozenset({"planned", "creating", "ready", "failed", "destroying", "restoring"})  # the id is taken
+PENDING = frozenset({"creating", "destroying", "restoring", "purging"})  # somebody is at it, or died at it
+USABLE = frozenset({"planned", "ready"})
+
+
+def next_state(record: Mapping[str, Any] | None, event_type: str, data: Mapping[str, Any]) -> str:
+    """Where the table leads, or WrongStatus."""
+    state = record["state"] if record else ""
+    found = TABLE.get((state, event_type))
+    if found is None:
+        raise WrongStatus(
+            f"workspace {data.get('workspace_id')} is {state or 'absent'}: {event_type} cannot happen now",
+            details={"state": state, "event_type": event_type},
+        )
+    if found == "=":
+        return str(record["settled"]) if record else found
+    if event_type == "workspace_create_failed" and data.get("kept"):
+        return "failed"
+    return found
+
+
+def fold(
+    record: dict[str, Any] | None, event_type: str, data: Mapping[str, Any], stream: str, at: str
+) -> dict[str, Any]:
+    """The workspace's record after one more event."""
+    state = next_state(record, event_type, data)
+    new = _fresh(data, stream, at) if record is None else dict(record)
+    if state in ("ready", "failed", "planned"):
+        new["settled"] = state
+    if event_type == "workspace_restoring":  # it may come back under another id
+        new.update(task_id=stream, agent_id=data["agent_id"], workspace_id=data["workspace_id"])
+    if event_type == "workspace_restored":
+        new["reason"] = ""
+    new["state"] = state
+    new["updated_at"] = at
+    for key, source_key in _CARRIED:
+        if source_key in data:
+            new[key] = data[source_key]
+    return new
+
+
+_CARRIED = (
+    ("path", "workspace_path"),
+    ("config", "config"),
+    ("filled", "filled"),
+    ("metadata_digest", "metadata_digest"),
+    ("trash_path", "trash_path"),
+    ("operation_id", "operation_id"),
+    ("undoes", "undoes"),
+    ("reason", "reason"),
+    ("reason", "cleanup_reason"),
+)
+
+
+def _fresh(data: Mapping[str, Any], stream: str, at: str) -> dict[str, Any]:
+    return {
+        "workspace_id": data["workspace_id"],
+        "task_id": stream,
+        "agent_id": data["agent_id"],
+        "path": data["workspace_path"],
+        "state": "",
+        "created_at": at,
+        "updated_at": at,
+        "source": data["source"],
+        "config": data["config"],
+        "uid": data["uid"],
+        "home": data["home"],
+        "filled": {},
+        "metadata_digest": "",
+        "trash_path": "",
+        "operation_id": "",
+        "undoes": "",
+        "reason": "",
+        "settled": "",
+    }

@@ -1,0 +1,24 @@
+"""What happened: the event log and its views, on SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+from carrel.errors import InvalidConfig
+from carrel.store.log import Log
+
+__all__ = ["Log", "open_log"]
+
+
+def open_log(path: str, url: str | None = None) -> Log:
+    """Open the log at `path` (SQLite), or at `url` (PostgreSQL) if one is given."""
+    if url is None:
+        from carrel.store.sqlite import Sqlite
+
+        return Log(Sqlite(path))
+    if url.startswith(("postgresql://", "postgres://")):
+        from carrel.store.postgres import Postgres
+
+        return Log(Postgres(url))
+    raise InvalidConfig(
+        f"store.url {url.partition(':')[0]}:… is not a store that we know",
+        hint="leave it out for SQLite in the home, or give postgresql://HOST/DATABASE",
+    )

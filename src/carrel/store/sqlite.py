@@ -1,0 +1,224 @@
+"""The log in one file of the home.
+
+WAL mode, one connection per thread. Writers queue at a lock file first: SQLite alone would let them sleep and poll,
+which is unfair and slow when many processes append; the kernel wakes the next one at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from _thread import _local
+from contextlib import contextmanager
+
+from carrel.errors import CarrelError, DiskFull, FilesystemError, PermissionDenied, StoreUnavailable, from_os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Sequence
+
+    from carrel.store.log import Row
+else:
+    # `sqlite3` itself adds converters for dates, and two milliseconds for importing them.
+    try:
+        import _sqlite3 as sqlite3
+    except ImportError:
+        import sqlite3
+
+# Each entry brings the schema from its index to the next version. Entries are never changed, only added.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE events (
+            position INTEGER PRIMARY KEY, stream TEXT NOT NULL, version INTEGER NOT NULL, event_type TEXT NOT NULL,
+            event_data TEXT NOT NULL, actor_id TEXT NOT NULL, metadata TEXT NOT NULL, recorded_at TEXT NOT NULL,
+            hash TEXT NOT NULL)""",
+        "CREATE UNIQUE INDEX events_by_stream ON events (stream, position)",
+        "CREATE INDEX events_by_type ON events (event_type, position)",
+        "CREATE TABLE streams (stream TEXT PRIMARY KEY, version INTEGER NOT NULL, hash TEXT NOT NULL) WITHOUT ROWID",
+        """CREATE TABLE views (
+            kind TEXT NOT NULL, key TEXT NOT NULL, task TEXT NOT NULL, label TEXT NOT NULL, live INTEGER NOT NULL,
+            pending INTEGER NOT NULL, data TEXT NOT NULL, PRIMARY KEY (key, kind)) WITHOUT ROWID""",
+        "CREATE INDEX views_by_task ON views (task, kind)",
+        "CREATE UNIQUE INDEX views_live ON views (kind, label) WHERE live = 1",
+        "CREATE INDEX views_pending ON views (pending) WHERE pending = 1",
+    ),
+)
+BUSY_SECONDS = 60.0
+
+
+class Sqlite:
+    """A SQLite file as the database of the log."""
+
+    def __init__(self, path: str, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> None:
+        self._path = path
+        self._local = _local()
+        self._open: list[_Connection] = []
+        self._migrate(migrations)
+
+    def _migrate(self, migrations: tuple[tuple[str, ...], ...]) -> None:
+        version = self._version()
+        if version == len(migrations):
+            return
+        if version < len(migrations):
+            with self.transaction(durable=True):
+                # Another process may have migrated while we waited for the lock.
+                for step in migrations[self._version() :]:
+                    for statement in step:
+                        self.execute(statement)
+                self.execute(f"PRAGMA user_version = {len(migrations)}")
+            return
+        raise StoreUnavailable(
+            f"the event log has schema {version}, and this version of Carrel knows {len(migrations)}",
+            hint="a newer Carrel has used this home: upgrade this one, or choose another --home",
+        )
+
+    def _version(self) -> int:
+        return int(self.execute("PRAGMA user_version")[0][0])
+
+    def _connection(self) -> _Connection:
+        found: _Connection | None = getattr(self._local, "connection", None)
+        if found is None or found.pid != os.getpid():  # a connection must not cross a fork
+            found = self._local.connection = _Connection(self._path)
+            self._open.append(found)
+        return found
+
+    @contextmanager
+    def transaction(self, *, durable: bool) -> Iterator[None]:
+        """Queue for the write lock, run the body in one transaction, sync at the end if it is to be durable."""
+        connection = self._connection()
+        with _errors(self._path):
+            fcntl.flock(connection.lock, fcntl.LOCK_EX)
+        try:
+            with _errors(self._path):
+                connection.be_durable(durable)
+                connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                connection.rollback()
+                raise
+            with _errors(self._path):
+                try:
+                    connection.execute("COMMIT")
+                except sqlite3.Error:
+                    connection.rollback()
+                    raise
+        finally:
+            fcntl.flock(connection.lock, fcntl.LOCK_UN)
+
+    def execute(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
+        """Run one statement and give all its rows."""
+        connection = self._connection()
+        try:
+            return connection.execute(sql, values).fetchall()
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.Error as error:
+            raise _translate(error, self._path) from error
+
+    def stream(self, sql: str, values: Sequence[object] = ()) -> Iterator[Row]:
+        """Give the rows as they come; one statement is one consistent state."""
+        with _errors(self._path):
+            yield from self._connection().execute(sql, values)
+
+    def wait(self, position: int, timeout_seconds: float) -> None:
+        """Poll for a newer event, eagerly at first, then a hundred times a second: a look costs microseconds."""
+        end = time.monotonic() + timeout_seconds
+        pause = 0.001
+        while time.monotonic() < end:
+            time.sleep(pause)
+            if self.execute("SELECT coalesce(max(position), 0) FROM events")[0][0] > position:
+                return
+            pause = min(pause * 1.5, 0.01)
+
+    def announce(self, position: int) -> None:
+        """Nothing to do: those who wait look for themselves."""
+
+    def is_duplicate(self, error: Exception) -> bool:
+        """Whether a unique key was hit."""
+        return isinstance(error, sqlite3.IntegrityError)
+
+    def close(self) -> None:
+        """Close the connections of every thread."""
+        for connection in self._open:
+            connection.close()
+        self._open.clear()
+        self._local = _local()
+
+
+class _Connection:
+    """One connection with its descriptor of the write lock."""
+
+    def __init__(self, path: str) -> None:
+        self.pid = os.getpid()
+        with _errors(path):
+            self.lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                self._db = self._connect(path)
+            except BaseException:
+                os.close(self.lock)
+                raise
+        self.execute = self._db.execute
+        self._durable: bool | None = None
+
+    @staticmethod
+    def _connect(path: str) -> sqlite3.Connection:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite itself would let others read
+        db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+                raise StoreUnavailable(
+                    f"SQLite cannot use write-ahead logging at {path}",
+                    hint="put the home on a local file system",
+                )
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def be_durable(self, durable: bool) -> None:
+        """FULL syncs at each commit; NORMAL leaves that to the next durable one, which covers it."""
+        if durable is not self._durable:
+            self.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._durable = durable
+
+    def rollback(self) -> None:
+        if self._db.in_transaction:
+            self.execute("ROLLBACK")
+
+    def close(self) -> None:
+        if self.pid == os.getpid():
+            self._db.close()
+            os.close(self.lock)
+
+
+@contextmanager
+def _errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.IntegrityError:
+        raise
+    except sqlite3.Error as error:
+        raise _translate(error, path) from error
+    except OSError as error:
+        raise from_os(error, f"the event log at {path}") from error
+
+
+def _translate(error: sqlite3.Error, path: str) -> CarrelError:
+    code = getattr(error, "sqlite_errorname", "") or ""
+    what = f"the event log at {path}: {error}"
+    if code.startswith("SQLITE_FULL"):
+        return DiskFull(what, hint="free some space: aw usage shows what takes it, aw sweep frees it")
+    if code.startswith(("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH")):
+        return PermissionDenied(
+            what, hint="the home must be writable for you: check its owner, or choose another --home"
+        )
+    if code.startswith("SQLITE_CANTOPEN"):
+        return PermissionDenied(what, hint="check the owner and mode of the home, or choose another --home")
+    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return StoreUnavailable(what, hint="the file is damaged: keep a copy, then restore it from a backup")
+    if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return StoreUnavailable(what, hint="another process holds the log for long: try again")
+    return FilesystemError(what, hint="aw doctor checks this machine")

@@ -1,0 +1,45 @@
+"""Carrel gives every coding agent its own desk: an isolated workspace, made in milliseconds, that never loses work.
+
+import carrel
+
+workspaces = carrel.open()
+desk = workspaces.create(task="fix-login", agent="a1")
+print(desk.path)
+workspaces.destroy(desk.id)
+workspaces.undo()
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from carrel.local import Local
+    from carrel.settings import Settings
+
+
+def open(
+    home: str | None = None,
+    *,
+    settings: Settings | None = None,
+    actor_id: str = "owner",
+    correlation_id: str = "",
+    causation_id: str = "",
+) -> Local:
+    """Open a home on this machine: the one named, else AW_HOME, else the usual place. It is made at first use.
+
+    The actor and the ids go into every event that this opener causes; see `Workspaces.acting_as` for others.
+    """
+    import os
+
+    from carrel.home import Home, default_path
+    from carrel.local import Local
+    from carrel.model.event import Caller
+    from carrel.settings import load_settings
+
+    directory = os.getcwd()
+    if settings is None:
+        settings = load_settings(os.environ, directory)
+    caller = Caller(actor_id=actor_id, correlation_id=correlation_id, causation_id=causation_id)
+    return Local(Home.open(os.fspath(home or default_path(os.environ)), settings, caller), directory)

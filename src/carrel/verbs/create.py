@@ -1,0 +1,243 @@
+"""Make a workspace and fill it from its source.
+
+    workspace_creating → build aside → rename into place → workspace_created
+
+Nobody sees a workspace before it is whole. A crash before the fact leaves an intent, and `repair` clears away what was
+built; a caller who was told of a workspace always finds it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from carrel.errors import CarrelError, CloneFailed, FilesystemError, WorkspaceExists, from_os
+from carrel.model.config import Config, parse_config
+from carrel.model.event import WorkspaceCreated, WorkspaceCreateFailed, WorkspaceCreating, WorkspacePlanned
+from carrel.model.names import format_id
+from carrel.model.source import FillOptions, Place
+from carrel.model.source import parse as parse_source
+from carrel.sources import SOURCES, attach
+from carrel.system import metadata
+from carrel.verbs import show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from carrel.home import Home
+    from carrel.model.source import Filled, Source
+    from carrel.model.workspace import Workspace
+
+DOCUMENTS = ("task_spec.json", "workspace_config.json", "context.json", "run.json")
+
+
+def create(
+    home: Home,
+    task: str,
+    agent: str,
+    *,
+    source: str = "empty",
+    config: Mapping[str, Any] | None = None,
+    lazy: bool = False,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Workspace:
+    """Make a workspace, or only take its id when `lazy`: its files are then made at first use.
+
+    Raises WorkspaceExists if the id is taken, DiskFull before anything is begun, and whatever the source raises; an
+    empty workspace in state `failed` is kept when a clone fails, nothing at all otherwise.
+    """
+    spec = parse_source(source)
+    checked = parse_config(config or {}, default_max_size_mb=home.settings.workspaces.default_max_size_mb)
+    workspace_id = format_id(task, agent)
+    if home.log.find_live("workspace", workspace_id):  # said at once, without waiting for its lock
+        raise WorkspaceExists.of(workspace_id)
+    home.check_space()
+    stated: dict[str, Any] = {
+        "workspace_id": workspace_id,
+        "agent_id": agent,
+        "uid": home.new_id(),
+        "workspace_path": home.workspace_path(task, agent),
+        "source": spec.spec(),
+        "config": checked.stated(),
+        "home": home.id,
+    }
+    if lazy:
+        home.record(task, WorkspacePlanned(**stated))
+        return show.get(home, workspace_id)
+    with home.hold(workspace_id):
+        home.record(task, WorkspaceCreating(**stated), durable=False)
+        return _build(home, task, stated, spec, checked, progress)
+
+
+def materialise(home: Home, workspace: Workspace, progress: Callable[[str], None] = lambda _: None) -> Workspace:
+    """Make the files of a workspace that was only planned; any other is given back as it is."""
+    if workspace.state != "planned":
+        return workspace
+    with home.hold(workspace.id):
+        workspace = show.get(home, workspace.id)
+        if workspace.state != "planned":  # somebody else was first
+            return workspace
+        home.check_space()
+        stated: dict[str, Any] = {
+            "workspace_id": workspace.id,
+            "agent_id": workspace.agent_id,
+            "uid": workspace.uid,
+            "workspace_path": workspace.path,
+            "source": workspace.source,
+            "config": workspace.config,
+            "home": workspace.home,
+        }
+        home.record(workspace.task_id, WorkspaceCreating(**stated), durable=False)
+        checked = parse_config(workspace.config)
+        return _build(home, workspace.task_id, stated, parse_source(workspace.source), checked, progress)
+
+
+def _build(
+    home: Home, task: str, stated: dict[str, Any], source: Source, config: Config, progress: Callable[[str], None]
+) -> Workspace:
+    place = place_of(home, stated["uid"], home.staging_path(stated["uid"]))
+    final = place.replace(root=stated["workspace_path"])
+    try:
+        filled, digest = _stage(home, place, stated, source, config, progress)
+        _rename_into_place(place.root, final.root)
+        attach(filled, final)
+    except BaseException as error:
+        _fail(home, task, stated, place, final, error)
+        raise _as_ours(error, stated["workspace_id"]) from error
+    fact = WorkspaceCreated(
+        **{key: stated[key] for key in ("workspace_id", "agent_id", "uid", "workspace_path", "source", "config")},
+        filled=filled.as_dict(),
+        metadata_digest=digest,
+    )
+    home.record(task, fact)
+    return show.by_uid(home, stated["uid"])
+
+
+def place_of(home: Home, uid: str, root: str) -> Place:
+    """What a source needs to know about where it builds."""
+    owner = home.settings.sandbox.uid
+    return Place(
+        uid=uid,
+        root=root,
+        layers=f"{home.private}/layers/{uid}",
+        cache=f"{home.path}/cache",
+        owner=(owner, owner) if os.geteuid() == 0 else None,
+    )
+
+
+def _stage(
+    home: Home, place: Place, stated: dict[str, Any], source: Source, config: Config, progress: Callable[[str], None]
+) -> tuple[Filled, str]:
+    try:
+        os.mkdir(place.root, 0o755)
+    except FileNotFoundError:
+        home.make_private()
+        os.mkdir(place.root, 0o755)
+    for name in ("output", "tmp"):
+        os.mkdir(f"{place.root}/{name}", 0o755)
+        if place.owner:
+            os.chown(f"{place.root}/{name}", *place.owner)
+    identity = config.git_config
+    options = FillOptions(
+        shallow=home.settings.git.shallow,
+        default_branch=home.settings.git.default_branch,
+        identity=(identity.user_name, identity.user_email) if identity and identity.enabled else None,
+        templates=f"{home.path}/templates",
+        allow_local=True,
+    )
+    try:
+        filled = SOURCES[source.kind].fill(source, place, options, progress)
+    except CloneFailed:
+        write_metadata(place.root, stated, config)  # the empty workspace is kept, and says what it was to be
+        raise
+    digest = write_metadata(place.root, stated, config)
+    if place.owner:
+        os.chown(place.root, *place.owner)
+    return filled, digest
+
+
+def write_metadata(root: str, stated: Mapping[str, Any], config: Config) -> str:
+    """Write `.aw/` and the notes for the agent; gives the digest of `.aw/`."""
+    import time
+
+    now = time.time()
+    created_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+    task = stated["workspace_id"][: -len(stated["agent_id"]) - 1]
+    common = {"task_id": task, "agent_id": stated["agent_id"]}
+    git = config.git_config.as_dict() if config.git_config else None
+    documents = {
+        "task_spec.json": {**common, "prompt": config.prompt, **config.task_spec},
+        "workspace_config.json": {
+            **common,
+            "workspace_path": stated["workspace_path"],
+            "created_at": created_at,
+            "max_size_mb": config.max_size_mb,
+            "allowed_operations": config.allowed_operations or ["read", "write", "execute"],
+            "git_config": git,
+        },
+        "context.json": {
+            "created_at": created_at,
+            "workspace_path": stated["workspace_path"],
+            "workspace_id": stated["workspace_id"],
+            "source": stated["source"],
+            **config.context,
+        },
+        "run.json": {
+            "run_id": None,
+            "repo_id": config.repo_id,
+            "repo_name": config.repo_name or _repo_name(stated["source"]),
+            "prompt": config.prompt,
+            "created_at": int(now),
+            "workspace_id": stated["workspace_id"],
+            "uid": stated["uid"],
+        },
+    }
+    texts = {"CLAUDE.md": config.claude_md, "AGENTS.md": config.agents_md}
+    return metadata.write_all(root, documents, {name: text for name, text in texts.items() if text is not None})
+
+
+def _repo_name(source: str) -> str | None:
+    kind, _, rest = source.partition(":")
+    if kind in ("empty", "template"):
+        return None
+    name = rest.partition("#")[0].rstrip("/").rpartition("/")[2]
+    return name.removesuffix(".git") or None
+
+
+def _rename_into_place(staging: str, final: str) -> None:
+    if os.path.lexists(final):
+        raise FilesystemError(
+            f"something that is not a known workspace stands at {final}", hint="move it away, then try again"
+        )
+    while True:
+        try:
+            os.rename(staging, final)
+            return
+        except FileNotFoundError:  # the task's directory is missing, or was tidied away this instant
+            os.makedirs(os.path.dirname(final), mode=0o700, exist_ok=True)
+
+
+def _fail(home: Home, task: str, stated: dict[str, Any], place: Place, final: Place, error: BaseException) -> None:
+    """Write down that it failed, and leave nothing behind but what is kept on purpose."""
+    from carrel.verbs.repair import clear_away
+
+    kept = isinstance(error, CloneFailed)
+    if kept:
+        _rename_into_place(place.root, final.root)
+    else:
+        clear_away(home, stated["uid"], place.root, final.root)
+    ours = _as_ours(error, stated["workspace_id"])
+    fact = WorkspaceCreateFailed(
+        **{key: stated[key] for key in ("workspace_id", "agent_id", "uid", "workspace_path")},
+        code=getattr(ours, "code", "interrupted"),
+        reason=str(ours) or type(ours).__name__,
+        kept=kept,
+    )
+    home.record(task, fact)
+
+
+def _as_ours(error: BaseException, workspace_id: str) -> BaseException:
+    if isinstance(error, OSError) and not isinstance(error, CarrelError):
+        return from_os(error, f"workspace {workspace_id} could not be made")
+    return error

@@ -1,0 +1,112 @@
+"""Move workspaces to the trash.
+
+    refuse if busy → workspace_destroying → rename into the trash → workspace_cleanup
+
+One rename, whatever the size; deleting is for `sweep`, much later and in nobody's way. `undo` brings them back.
+"""
+
+from __future__ import annotations
+
+import os
+
+from carrel import sources
+from carrel.errors import CleanupFailed, PermissionDenied, WorkspaceNotFound
+from carrel.model.event import WorkspaceCleanup, WorkspaceDestroyFailed, WorkspaceDestroying
+from carrel.model.source import Filled
+from carrel.verbs import show
+from carrel.verbs.create import place_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from carrel.home import Home
+    from carrel.model.source import Place
+    from carrel.model.workspace import Workspace
+
+
+def destroy(
+    home: Home,
+    workspace_ids: Sequence[str],
+    *,
+    force: bool = False,
+    reason: str = "requested",
+    undoes: str = "",
+) -> list[Workspace]:
+    """Move workspaces to the trash, all as one operation that one `undo` takes back.
+
+    An id that was destroyed before is not an error, one that never was is WorkspaceNotFound, and then none is touched.
+    """
+    found = [show.find_last(home, workspace_id) for workspace_id in workspace_ids]
+    for workspace_id, workspace in zip(workspace_ids, found, strict=True):
+        if workspace is None:
+            raise WorkspaceNotFound.of(show.normal_id(workspace_id))
+    operation_id = home.new_id()
+    return [_destroy(home, workspace, operation_id, force, reason, undoes) for workspace in found if workspace]
+
+
+def destroy_task(home: Home, task: str, *, force: bool = False, reason: str = "requested") -> list[Workspace]:
+    """Move every workspace of a task to the trash; WorkspaceNotFound if the task never had one."""
+    every = show.list_all(home, task=task, gone=True)
+    if not every:
+        raise WorkspaceNotFound(f"task {task} has no workspaces", hint="aw list --all shows every workspace")
+    live = [workspace.id for workspace in show.list_all(home, task=task)]
+    return destroy(home, live, force=force, reason=reason)
+
+
+def _destroy(home: Home, workspace: Workspace, operation_id: str, force: bool, reason: str, undoes: str) -> Workspace:
+    with home.hold(workspace.id):
+        current = show.find(home, workspace.id)
+        if current is None:  # destroyed already, by us or by somebody who was quicker
+            return show.find_last(home, workspace.id) or workspace
+        trash_path = f"{home.private}/trash/{current.uid}"
+        names = {"workspace_id": current.id, "agent_id": current.agent_id, "uid": current.uid}
+        step = {
+            "workspace_path": current.path,
+            "trash_path": trash_path,
+            "cleanup_reason": reason,
+            "operation_id": operation_id,
+            "undoes": undoes,
+        }
+        home.record(current.task_id, WorkspaceDestroying(**names, **step), durable=False)
+        try:
+            detach(home, current)
+            _move_to_trash(home, current, trash_path)
+        except OSError as error:
+            home.record(current.task_id, WorkspaceDestroyFailed(**names, reason=str(error)))
+            kind = PermissionDenied if isinstance(error, PermissionError) else CleanupFailed
+            raise kind(
+                f"workspace {current.id} could not be moved to the trash: {error.strerror or error}",
+                hint="it is as it was; see what uses it, then try again",
+            ) from error
+        home.record(current.task_id, WorkspaceCleanup(**names, **step))
+        return show.by_uid(home, current.uid)
+
+
+def detach(home: Home, workspace: Workspace) -> None:
+    """Take the workspace's mounts away before its directory moves."""
+    if workspace.filled:
+        sources.detach(*filled_in(home, workspace))
+
+
+def attach(home: Home, workspace: Workspace) -> None:
+    """Make the workspace's mounts again, if it has any and they are gone."""
+    if workspace.filled:
+        sources.attach(*filled_in(home, workspace))
+
+
+def filled_in(home: Home, workspace: Workspace) -> tuple[Filled, Place]:
+    """What its source made of the workspace, and where it is."""
+    fields: dict[str, Any] = workspace.filled
+    return Filled(**fields), place_of(home, workspace.uid, workspace.path)
+
+
+def _move_to_trash(home: Home, workspace: Workspace, trash_path: str) -> None:
+    try:
+        os.rename(workspace.path, trash_path)
+    except FileNotFoundError:
+        if not os.path.isdir(os.path.dirname(trash_path)):
+            home.make_private()
+            _move_to_trash(home, workspace, trash_path)
+        # Otherwise somebody removed the directory by hand, or it was only planned: there is nothing to keep.

@@ -1,0 +1,121 @@
+"""Say what this machine can do: each capability by really trying it, what it means, and how to get it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from carrel.model.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from carrel.home import Home
+
+
+class Probe(Value):
+    """One capability."""
+
+    name: str
+    ok: bool
+    found: str
+    means: str
+    remedy: str = ""
+
+
+def doctor(home: Home) -> list[Probe]:
+    """Try everything that Carrel can make use of; nothing is left behind."""
+    from carrel.system import probes
+
+    workspaces = home.workspaces_path
+    home.make_private()
+    tried: list[tuple[str, Callable[[], tuple[bool, str]], str, str]] = [
+        (
+            "kernel",
+            probes.kernel,
+            "5.6 or newer opens files beneath a directory safely (openat2)",
+            "run a newer Linux kernel",
+        ),
+        (
+            "openat2",
+            probes.openat2,
+            "paths are resolved by the kernel and cannot leave a workspace",
+            "without it a slower walk with the same promise is used; some containers filter the call",
+        ),
+        (
+            "landlock",
+            probes.landlock,
+            "a second wall around runs",
+            "boot with landlock in the list of security modules (lsm=landlock,…)",
+        ),
+        (
+            "overlay",
+            lambda: probes.overlay(workspaces),
+            "workspaces are copy-on-write views, made in a millisecond whatever their size",
+            "run as root, or allow user namespaces; put the home on ext4, xfs or btrfs, not on another overlay",
+        ),
+        (
+            "reflink",
+            lambda: probes.reflink(workspaces),
+            "copies share their blocks until they are changed",
+            "put the home on btrfs or xfs; without it an overlay or a plain copy is used",
+        ),
+        (
+            "user namespaces",
+            probes.user_namespaces,
+            "sandboxes and copy-on-write views without root",
+            "sysctl user.max_user_namespaces, or an AppArmor profile that allows userns for bwrap (Ubuntu 24.04)",
+        ),
+        (
+            "cgroups",
+            probes.cgroups,
+            "memory, processor and process limits for runs",
+            "run as root, or in a session with delegated cgroups (systemd-run --user --scope)",
+        ),
+        (
+            "bubblewrap",
+            probes.bubblewrap,
+            "the default wall around an agent's commands",
+            "apt install bubblewrap, or pip install 'carrel[sandbox]'",
+        ),
+        (
+            "git",
+            lambda: probes.program("git", "--version"),
+            "workspaces from repositories, and changes given back as branches",
+            "apt install git",
+        ),
+        (
+            "qemu",
+            lambda: probes.program("qemu-system-x86_64", "--version"),
+            "a virtual machine as a wall",
+            "apt install qemu-system-x86",
+        ),
+        ("kvm", probes.kvm, "virtual machines at full speed", "enable virtualisation, and join the group kvm"),
+        (
+            "disk",
+            lambda: probes.disk(workspaces, home.settings.storage.min_free_mb),
+            "room for workspaces",
+            "aw usage shows what takes space, aw sweep frees it",
+        ),
+        ("event log", lambda: _log(home), "everything that happened", "check store.url, or the owner of the home"),
+        ("python", _python, "Carrel runs on 3.11 or newer", "install a newer Python"),
+    ]
+    return [_probe(*entry) for entry in tried]
+
+
+def _probe(name: str, attempt: Callable[[], tuple[bool, str]], means: str, remedy: str) -> Probe:
+    try:
+        ok, found = attempt()
+    except OSError as error:
+        ok, found = False, error.strerror or str(error)
+    return Probe(name=name, ok=ok, found=found, means=means, remedy="" if ok else remedy)
+
+
+def _log(home: Home) -> tuple[bool, str]:
+    kind = "PostgreSQL" if home.settings.store.url else f"SQLite at {os.path.join(home.path, 'log.db')}"
+    return True, f"{kind}, {home.log.last_position()} events"
+
+
+def _python() -> tuple[bool, str]:
+    return sys.version_info >= (3, 11), sys.version.split()[0]

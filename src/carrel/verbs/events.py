@@ -1,0 +1,38 @@
+"""Read the log, follow it, prove it."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from carrel.home import Home
+    from carrel.model.event import Event
+    from carrel.store.log import Verification
+
+
+def events(
+    home: Home, *, after: int = 0, task: str | None = None, types: Sequence[str] = (), limit: int | None = None
+) -> Iterator[Event]:
+    """The events after a position, in the order in which they happened."""
+    return home.log.read(after=after, stream=task, types=types, limit=limit)
+
+
+def follow(
+    home: Home,
+    *,
+    after: int | None = None,
+    task: str | None = None,
+    types: Sequence[str] = (),
+    until: Callable[[], bool] | None = None,
+    timeout_seconds: float | None = None,
+) -> Iterator[Event]:
+    """The events after a position, then each new one within milliseconds of its commit; none is missed or repeated."""
+    return home.log.follow(after=after, stream=task, types=types, until=until, timeout_seconds=timeout_seconds)
+
+
+def verify(home: Home, progress: Callable[[int, int], None] | None = None) -> Verification:
+    """Check the whole log, its hash chains and its views; LogBroken names the first event that does not fit."""
+    found = home.log.verify(progress)
+    found.check()
+    return found

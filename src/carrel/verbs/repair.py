@@ -1,0 +1,215 @@
+"""Finish or undo what a crash left half done, and look after the rest of the home.
+
+`settle` runs whenever a home is opened: it looks only at steps that were begun and not ended, of which there are
+usually none. A step whose lock is held has a living owner and is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+
+from carrel.errors import CarrelError, WorkspaceBusy
+from carrel.model.event import (
+    WorkspaceCleanup,
+    WorkspaceCreateFailed,
+    WorkspaceDestroyFailed,
+    WorkspaceRestored,
+    WorkspaceRestoreFailed,
+)
+from carrel.model.value import Value
+from carrel.model.workspace import Workspace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from carrel.home import Home
+
+
+class Finding(Value):
+    """Something that was not as it should be, and what was done about it."""
+
+    what: str
+    done: str
+
+
+def settle(home: Home) -> list[Finding]:
+    """Finish or undo every interrupted step of this home."""
+    pending = home.log.find_pending()
+    return [finding for kind, record in pending if kind == "workspace" and (finding := _settle(home, record))]
+
+
+def _settle(home: Home, record: dict[str, Any]) -> Finding | None:
+    if record["home"] != home.id or record["state"] == "purging":  # deleting goes on in `sweep`, in nobody's way
+        return None
+    try:
+        with home.hold(record["workspace_id"], wait_seconds=0):
+            current = home.log.get("workspace", record["uid"])
+            if current is None or current["state"] != record["state"]:  # its owner was alive, and is done now
+                return None
+            workspace = Workspace(**current)
+            done = _SETTLERS[workspace.state](home, workspace)
+            return Finding(what=f"{workspace.id} was interrupted while {workspace.state}", done=done)
+    except WorkspaceBusy:
+        return None
+
+
+def _undo_creating(home: Home, workspace: Workspace) -> str:
+    # Nobody was told of it, so nobody can miss it.
+    clear_away(home, workspace.uid, home.staging_path(workspace.uid), workspace.path)
+    fact = WorkspaceCreateFailed(
+        **_names(workspace), workspace_path=workspace.path, code="interrupted", reason="the process that made it died"
+    )
+    home.record(workspace.task_id, fact)
+    return "what had been built was cleared away"
+
+
+def _settle_destroying(home: Home, workspace: Workspace) -> str:
+    if os.path.lexists(workspace.path) and not os.path.lexists(workspace.trash_path):
+        home.record(workspace.task_id, WorkspaceDestroyFailed(**_names(workspace), reason="interrupted"))
+        _attach(home, workspace)
+        return "it is as it was"
+    fact = WorkspaceCleanup(
+        **_names(workspace),
+        workspace_path=workspace.path,
+        trash_path=workspace.trash_path,
+        cleanup_reason=workspace.reason,
+        operation_id=workspace.operation_id,
+        undoes=workspace.undoes,
+    )
+    home.record(workspace.task_id, fact)
+    return "it is in the trash"
+
+
+def _settle_restoring(home: Home, workspace: Workspace) -> str:
+    if os.path.lexists(workspace.trash_path):
+        home.record(workspace.task_id, WorkspaceRestoreFailed(**_names(workspace), reason="interrupted"))
+        return "it is still in the trash"
+    _attach(home, workspace)
+    fact = WorkspaceRestored(
+        **_names(workspace),
+        workspace_path=workspace.path,
+        operation_id=workspace.operation_id,
+        undoes=workspace.undoes,
+    )
+    home.record(workspace.task_id, fact)
+    return "it is back"
+
+
+_SETTLERS: dict[str, Callable[[Home, Workspace], str]] = {
+    "creating": _undo_creating,
+    "destroying": _settle_destroying,
+    "restoring": _settle_restoring,
+}
+
+
+def _names(workspace: Workspace) -> dict[str, Any]:
+    return {"workspace_id": workspace.id, "agent_id": workspace.agent_id, "uid": workspace.uid}
+
+
+def _attach(home: Home, workspace: Workspace) -> None:
+    from carrel.verbs.destroy import attach
+
+    attach(home, workspace)
+
+
+def clear_away(home: Home, uid: str, *paths: str) -> None:
+    """Remove what was built for a workspace that never came to be: out of sight at once, then deleted."""
+    from carrel.system.removal import remove_tree
+
+    layers = f"{home.private}/layers/{uid}"
+    for number, path in enumerate((*paths, layers)):
+        if os.path.lexists(path):
+            aside = f"{home.private}/staging/{uid}.{number}"
+            _unmount_below(path)
+            os.rename(path, aside)
+            remove_tree(aside)
+
+
+def _unmount_below(path: str) -> None:
+    """A half-made workspace may have its view mounted already."""
+    work = f"{path}/work"
+    try:
+        if (os.path.isdir(work) and os.lstat(work).st_dev != os.lstat(path).st_dev) or os.path.ismount(work):
+            from carrel.system.mounts import unmount
+
+            unmount(work)
+    except FileNotFoundError:
+        return
+
+
+def repair(home: Home, *, rebuild_views: bool = False) -> list[Finding]:
+    """Settle interrupted steps, then compare the disk with the log and mend what can be mended without a loss."""
+    findings = []
+    if rebuild_views:
+        findings.append(Finding(what="views", done=f"{home.log.rebuild_views()} records made anew from the events"))
+    findings += settle(home)
+    findings += _tidy_staging(home)
+    findings += _check_ready(home)
+    findings += _find_strangers(home)
+    return findings
+
+
+def _tidy_staging(home: Home) -> list[Finding]:
+    from carrel.system.removal import remove_tree
+
+    staging = f"{home.private}/staging"
+    findings = []
+    for name in _names_in(staging):
+        record = home.log.get("workspace", name.partition(".")[0])
+        if record is None or record["state"] != "creating":  # its intent is written first, so nobody is building here
+            remove_tree(f"{staging}/{name}")
+            findings.append(Finding(what=f"left-over building site {name}", done="deleted"))
+    return findings
+
+
+def _check_ready(home: Home) -> list[Finding]:
+    from carrel.system import metadata
+    from carrel.verbs.create import DOCUMENTS
+
+    findings = []
+    for record in home.log.find_all("workspace", live_only=True):
+        workspace = Workspace(**record)
+        if workspace.state != "ready" or workspace.home != home.id:
+            continue
+        if not os.path.isdir(workspace.path):
+            findings.append(
+                Finding(
+                    what=f"the directory of {workspace.id} is gone: {workspace.path}",
+                    done=f"nothing: aw destroy {workspace.id} forgets it",
+                )
+            )
+            continue
+        try:
+            _attach(home, workspace)
+        except (CarrelError, OSError) as error:
+            findings.append(Finding(what=f"{workspace.id} cannot be mounted: {error}", done="nothing"))
+        if metadata.digest_of(workspace.path, DOCUMENTS) != workspace.metadata_digest:
+            findings.append(
+                Finding(what=f"the metadata of {workspace.id} was changed", done=f"nothing: see {workspace.path}/.aw")
+            )
+    return findings
+
+
+def _find_strangers(home: Home) -> list[Finding]:
+    """Directories that look like workspaces and are in no log: they are named, never touched."""
+    known = {record["path"] for record in home.log.find_all("workspace", live_only=True)}
+    findings = []
+    for task in _names_in(home.workspaces_path):
+        if task == ".carrel":
+            continue
+        for agent in _names_in(f"{home.workspaces_path}/{task}"):
+            path = f"{home.workspaces_path}/{task}/{agent}"
+            if path not in known:
+                findings.append(
+                    Finding(what=f"{path} is not a workspace that the log knows", done="nothing: move it away")
+                )
+    return findings
+
+
+def _names_in(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []

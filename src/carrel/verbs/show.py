@@ -1,0 +1,56 @@
+"""Look at workspaces. Looking leaves no event."""
+
+from __future__ import annotations
+
+from carrel.errors import WorkspaceNotFound
+from carrel.model.names import format_id, parse_id
+from carrel.model.workspace import Workspace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from carrel.home import Home
+    from carrel.model.names import WorkspaceId
+
+
+def normal_id(text: str) -> WorkspaceId:
+    """The full id of what a caller wrote: a bare task means its main agent."""
+    return format_id(*parse_id(text))
+
+
+def find(home: Home, workspace_id: str) -> Workspace | None:
+    """The live workspace of this id, or None."""
+    record = home.log.find_live("workspace", normal_id(workspace_id))
+    return Workspace(**record) if record else None
+
+
+def find_last(home: Home, workspace_id: str) -> Workspace | None:
+    """The live workspace of this id, or else the one that was destroyed last."""
+    found = find(home, workspace_id)
+    if found:
+        return found
+    past = home.log.find_all("workspace", task=parse_id(workspace_id)[0], label=normal_id(workspace_id))
+    # One that was never whole has never been there.
+    whole = [record for record in past if record["state"] != "aborted"]
+    return Workspace(**whole[-1]) if whole else None
+
+
+def get(home: Home, workspace_id: str) -> Workspace:
+    """The live workspace of this id, or WorkspaceNotFound."""
+    found = find(home, workspace_id)
+    if found is None:
+        raise WorkspaceNotFound.of(normal_id(workspace_id))
+    return found
+
+
+def by_uid(home: Home, uid: str) -> Workspace:
+    """The workspace of this incarnation, whatever became of it."""
+    record = home.log.get("workspace", uid)
+    if record is None:
+        raise WorkspaceNotFound.of(uid)
+    return Workspace(**record)
+
+
+def list_all(home: Home, *, task: str | None = None, gone: bool = False) -> list[Workspace]:
+    """The workspaces, oldest first; `gone` adds those that were destroyed."""
+    records = home.log.find_all("workspace", task=task, live_only=not gone)
+    return [Workspace(**record) for record in records if record["state"] != "aborted"]

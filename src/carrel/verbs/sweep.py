@@ -1,0 +1,114 @@
+"""Delete what has been in the trash for its time: the only verb that removes data, and only what was thrown away."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from carrel.errors import WorkspaceBusy
+from carrel.model.event import WorkspacePurged, WorkspacePurging
+from carrel.model.value import Value
+from carrel.model.workspace import Workspace
+from carrel.system.removal import remove_tree
+from carrel.verbs.undo import trashed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from carrel.home import Home
+
+
+class Candidate(Value):
+    """Something that a sweep looked at, and what it decided."""
+
+    workspace_id: str
+    uid: str
+    destroyed_at: str
+    age_days: float
+    goes: bool
+    why: str
+
+
+def sweep(home: Home, *, dry_run: bool = False, everything: bool = False, uids: Sequence[str] = ()) -> list[Candidate]:
+    """Delete trash that is older than `workspaces.trash_days`; with `everything`, all of it; or just these uids.
+
+    Raises nothing for a workspace that is being brought back this instant: it stays.
+    """
+    finish_purging(home)
+    limit = home.settings.workspaces.trash_days
+    now = time.time()
+    looked_at = []
+    for workspace in trashed(home):
+        if uids and workspace.uid not in uids:
+            continue
+        age = max(0.0, (now - _seconds(workspace.updated_at)) / 86400)
+        goes = everything or bool(uids) or age >= limit
+        why = "asked for" if everything or uids else f"in the trash for {age:.1f} of {limit:g} days"
+        looked_at.append(
+            Candidate(
+                workspace_id=workspace.id,
+                uid=workspace.uid,
+                destroyed_at=workspace.updated_at,
+                age_days=round(age, 3),
+                goes=goes,
+                why=why,
+            )
+        )
+        if goes and not dry_run:
+            _purge(home, workspace)
+    return looked_at
+
+
+def is_due(home: Home) -> bool:
+    """Whether something in the trash has outlived its time."""
+    limit = home.settings.workspaces.trash_days * 86400
+    now = time.time()
+    return any(now - _seconds(workspace.updated_at) >= limit for workspace in trashed(home))
+
+
+def _purge(home: Home, workspace: Workspace) -> None:
+    try:
+        with home.hold(workspace.id, wait_seconds=0):
+            record = home.log.get("workspace", workspace.uid)
+            if record is None or record["state"] != "destroyed":
+                return
+            names = {"workspace_id": workspace.id, "agent_id": workspace.agent_id, "uid": workspace.uid}
+            step = {"trash_path": workspace.trash_path, "operation_id": home.new_id()}
+            # From here on undo refuses: what is half deleted cannot come back.
+            home.record(workspace.task_id, WorkspacePurging(**names, **step))
+            delete_files(home, workspace)
+            home.record(workspace.task_id, WorkspacePurged(**names, **step))
+    except WorkspaceBusy:
+        return
+
+
+def finish_purging(home: Home) -> None:
+    """Go on with deletions that somebody began and did not end."""
+    for kind, record in home.log.find_pending():
+        if kind == "workspace" and record["state"] == "purging" and record["home"] == home.id:
+            workspace = Workspace(**record)
+            try:
+                with home.hold(workspace.id, wait_seconds=0):
+                    current = home.log.get("workspace", workspace.uid)
+                    if current is None or current["state"] != "purging":
+                        continue
+                    delete_files(home, workspace)
+                    names = {"workspace_id": workspace.id, "agent_id": workspace.agent_id, "uid": workspace.uid}
+                    step = {"trash_path": workspace.trash_path, "operation_id": workspace.operation_id}
+                    home.record(workspace.task_id, WorkspacePurged(**names, **step))
+            except WorkspaceBusy:
+                continue
+
+
+def delete_files(home: Home, workspace: Workspace) -> None:
+    """Delete a trashed workspace's files and layers, if they are there."""
+    for path in (workspace.trash_path, f"{home.private}/layers/{workspace.uid}"):
+        if path and os.path.lexists(path):
+            remove_tree(path)
+
+
+def _seconds(timestamp: str) -> float:
+    import calendar
+
+    return calendar.timegm(time.strptime(timestamp[:19], "%Y-%m-%dT%H:%M:%S"))

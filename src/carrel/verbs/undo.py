@@ -1,0 +1,123 @@
+"""Take back what was done: operations, the trash, and what comes back from it."""
+
+from __future__ import annotations
+
+import os
+
+from carrel.errors import CleanupFailed, Conflict, OperationNotFound, WorkspaceExists, from_os
+from carrel.model.event import WorkspaceRestored, WorkspaceRestoreFailed, WorkspaceRestoring
+from carrel.model.names import format_id
+from carrel.model.operation import Operation
+from carrel.model.workspace import Workspace
+from carrel.verbs import show
+from carrel.verbs.destroy import attach, destroy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from carrel.home import Home
+
+
+def operations(home: Home) -> list[Operation]:
+    """What was done, newest first."""
+    records = home.log.find_all("operation")
+    return [Operation(**record) for record in reversed(records)]
+
+
+def undo(home: Home, operation_id: str | None = None) -> tuple[Operation, list[Workspace]]:
+    """Take back an operation: the one named, or the newest that can be; an undo can be undone by its own id.
+
+    Raises OperationNotFound, or Conflict when it was taken back already, its files are gone, or an id is taken again;
+    nothing is changed then.
+    """
+    operation = _choose(home, operation_id)
+    workspaces = [Workspace(**record) for uid in operation.uids if (record := home.log.get("workspace", uid))]
+    if operation.kind == "undo" and all(workspace.state in ("ready", "failed", "planned") for workspace in workspaces):
+        done = destroy(
+            home, [workspace.id for workspace in workspaces], force=True, reason="undo", undoes=operation.operation_id
+        )
+        return operation, done
+    for workspace in workspaces:
+        _check_restorable(home, workspace, workspace.id)
+    new_operation = home.new_id()
+    restored = [
+        restore_from_trash(home, workspace, new_operation, undoes=operation.operation_id) for workspace in workspaces
+    ]
+    return operation, restored
+
+
+def _choose(home: Home, operation_id: str | None) -> Operation:
+    if operation_id is None:
+        for candidate in operations(home):
+            if candidate.kind == "destroy" and not candidate.undone_by:
+                return candidate
+        raise OperationNotFound("there is nothing to undo", hint="aw ops lists what was done")
+    record = home.log.get("operation", operation_id)
+    if record is None:
+        raise OperationNotFound(f"there is no operation {operation_id}", hint="aw ops lists what was done")
+    operation = Operation(**record)
+    if operation.undone_by:
+        raise Conflict(
+            f"operation {operation_id} was undone already, by {operation.undone_by}",
+            hint=f"aw undo {operation.undone_by} takes that back",
+        )
+    if operation.kind == "purge":
+        raise Conflict(f"operation {operation_id} deleted files for good", hint="aw archive keeps what matters")
+    return operation
+
+
+def trashed(home: Home) -> list[Workspace]:
+    """The workspaces in the trash, oldest first."""
+    return [workspace for workspace in show.list_all(home, gone=True) if workspace.state == "destroyed"]
+
+
+def find_trashed(home: Home, name: str) -> Workspace:
+    """A workspace in the trash by its uid, or the last one that had this id."""
+    everything = trashed(home)
+    matches = [workspace for workspace in everything if workspace.uid == name]
+    if not matches:
+        matches = [workspace for workspace in everything if workspace.id == show.normal_id(name)]
+    if not matches:
+        raise OperationNotFound(f"{name} is not in the trash", hint="aw trash list shows what is")
+    return matches[-1]
+
+
+def restore_from_trash(
+    home: Home, workspace: Workspace, operation_id: str, *, undoes: str = "", new_id: tuple[str, str] | None = None
+) -> Workspace:
+    """Bring one workspace back, to its own id or to a new one."""
+    task, agent = new_id or (workspace.task_id, workspace.agent_id)
+    workspace_id = format_id(task, agent)
+    path = workspace.path if new_id is None else home.workspace_path(task, agent)
+    with home.hold(workspace_id):
+        _check_restorable(home, workspace, workspace_id)
+        names = {"workspace_id": workspace_id, "agent_id": agent, "uid": workspace.uid}
+        step = {"workspace_path": path, "operation_id": operation_id, "undoes": undoes}
+        home.record(task, WorkspaceRestoring(**names, **step, trash_path=workspace.trash_path), durable=False)
+        try:
+            if workspace.settled != "planned":
+                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+                os.rename(workspace.trash_path, path)
+                attach(home, workspace.replace(path=path))
+        except OSError as error:
+            home.record(task, WorkspaceRestoreFailed(**names, reason=str(error)))
+            raise from_os(error, f"workspace {workspace_id} could not be brought back") from error
+        home.record(task, WorkspaceRestored(**names, **step))
+    return show.get(home, workspace_id)
+
+
+def _check_restorable(home: Home, workspace: Workspace, workspace_id: str) -> None:
+    if workspace.state != "destroyed":
+        gone = workspace.state in ("purging", "purged")
+        raise Conflict(
+            f"workspace {workspace.id} is {workspace.state}",
+            hint="its files were deleted for good" if gone else "it is not in the trash",
+        )
+    if show.find(home, workspace_id):
+        raise WorkspaceExists(
+            f"workspace {workspace_id} exists again",
+            hint=f"aw trash restore {workspace.uid} --as NEW/ID brings the old one back beside it",
+        )
+    if workspace.settled != "planned" and not os.path.isdir(workspace.trash_path):
+        raise CleanupFailed(
+            f"the files of {workspace.id} are not in the trash any more", hint=f"they were at {workspace.trash_path}"
+        )

@@ -1,0 +1,150 @@
+"""The command line: parse, call one verb, print.
+
+A command is found in a literal table and its module is imported only when it is called for: starting up is most of
+what `aw create` costs. Results go to stdout, everything for people only to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from carrel.cli.door import Door, parse
+from carrel.errors import CarrelError, InvalidUsage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+# command -> (module, what it does); the groups are the order of `aw --help`
+GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
+    (
+        "workspaces",
+        {
+            "create": ("carrel.cli.lifecycle", "make a workspace"),
+            "list": ("carrel.cli.lifecycle", "list workspaces"),
+            "show": ("carrel.cli.lifecycle", "show one workspace"),
+            "path": ("carrel.cli.lifecycle", "print where a workspace stands"),
+            "destroy": ("carrel.cli.lifecycle", "move workspaces to the trash"),
+            "template": ("carrel.cli.template", "keep folders to begin with"),
+        },
+    ),
+    (
+        "taking back",
+        {
+            "undo": ("carrel.cli.undo", "take back the last operation, or one by its id"),
+            "ops": ("carrel.cli.undo", "list what was done"),
+            "trash": ("carrel.cli.undo", "list, restore or empty the trash"),
+            "sweep": ("carrel.cli.undo", "delete what has been in the trash for its time"),
+        },
+    ),
+    (
+        "what happened",
+        {
+            "events": ("carrel.cli.log", "read or follow the log"),
+            "verify": ("carrel.cli.log", "prove the log's hash chain and views"),
+            "repair": ("carrel.cli.log", "mend what a crash left behind"),
+        },
+    ),
+    (
+        "this machine",
+        {
+            "usage": ("carrel.cli.machine", "show what takes space"),
+            "doctor": ("carrel.cli.machine", "show what this machine can do"),
+            "config": ("carrel.cli.machine", "show the settings and where they come from"),
+        },
+    ),
+)
+COMMANDS: dict[str, tuple[str, str]] = {name: entry for _, group in GROUPS for name, entry in group.items()}
+
+
+def command() -> NoReturn:
+    """The `aw` program: run one command and be gone.
+
+    Taking the interpreter apart would cost five milliseconds, most of them for a checkpoint of the event log that the
+    next command does not need; the log is as durable without.
+    """
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    door = Door()
+    try:
+        code = _dispatch(door, arguments)
+        sys.stdout.flush()
+        return code
+    except CarrelError as error:
+        door.fail(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; nothing more can be said, also not by Python at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        print("aw: this is a bug in Carrel; the lines above say where", file=sys.stderr)
+        return 1
+
+
+def _dispatch(door: Door, arguments: list[str]) -> int:
+    leading, arguments = _split_leading(arguments)
+    if not arguments or arguments[0] == "help":
+        if "--version" in leading:
+            from carrel import __version__
+
+            print(f"aw {__version__}")
+            return 0
+        if len(arguments) > 1:
+            return _dispatch(door, [arguments[1], "--help"])
+        print(_overview())
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        raise _unknown(name)
+    module_name, summary = COMMANDS[name]
+    __import__(module_name)
+    command = sys.modules[module_name].COMMANDS[name]
+    parsed = parse(name, summary, command, leading + rest)
+    if parsed is None:
+        return 0
+    door.take(parsed)
+    return int(command.run(door, parsed) or 0)
+
+
+def _split_leading(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Options before the command are the same as after it."""
+    leading: list[str] = []
+    while arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"):
+        taken = 2 if arguments[0] in ("--home", "--format") else 1
+        leading, arguments = leading + arguments[:taken], arguments[taken:]
+    return (leading, []) if arguments and arguments[0] in ("-h", "--help") else (leading, arguments)
+
+
+def _unknown(name: str) -> InvalidUsage:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, COMMANDS, n=1)
+    return InvalidUsage(f"there is no command {name!r}", hint=f"aw {near[0]}?" if near else "aw --help lists them")
+
+
+def _overview() -> str:
+    lines = [
+        "aw - every coding agent gets its own desk",
+        "",
+        "usage: aw COMMAND [--home DIR] [--format text|json] [-q] …",
+    ]
+    for title, group in GROUPS:
+        lines += ["", f"{title}:"]
+        lines += [f"  {name:<10} {summary}" for name, (_, summary) in group.items()]
+    return "\n".join(
+        [*lines, "", "aw COMMAND --help shows examples. Nothing is deleted that aw undo could not bring back."]
+    )

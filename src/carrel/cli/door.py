@@ -1,0 +1,210 @@
+"""What every command shares: the common options, the opened home, and how things are printed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from carrel.errors import CarrelError, InvalidUsage
+from carrel.model.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any, NoReturn
+
+    from carrel.local import Local
+    from carrel.settings import Settings
+
+
+# Our texts are English; looking for translations of argparse's own would cost every command a millisecond.
+argparse._ = str  # type: ignore[attr-defined]
+
+
+class Command(Value):
+    """One command: how its arguments look, what runs it, and examples for its help."""
+
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[Door, argparse.Namespace], int | None]
+    examples: str = ""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise InvalidUsage(f"{self.prog.removeprefix('aw ')}: {message}", hint=f"{self.prog} --help shows how")
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    # With a width of its own it does not ask for that of the terminal, which would import shutil for every command.
+    return argparse.RawDescriptionHelpFormatter(prog, width=min(100, int(os.environ.get("COLUMNS") or 100)))
+
+
+def parse(name: str, summary: str, command: Command, arguments: list[str]) -> argparse.Namespace | None:
+    """Parse a command's arguments; None if only its help was asked for."""
+    parser = _Parser(
+        prog=f"aw {name}",
+        description=summary,
+        epilog=command.examples and f"examples:\n{command.examples.rstrip()}",
+        formatter_class=_formatter,
+        allow_abbrev=False,
+    )
+    command.arguments(parser)
+    common = parser.add_argument_group("common")
+    common.add_argument("--home", metavar="DIR", help="where everything is kept (else AW_HOME)")
+    common.add_argument("--format", choices=("text", "json"), default="text", help="json: one document on stdout")
+    common.add_argument("-q", "--quiet", action="store_true", help="no progress, no hints")
+    common.add_argument("--actor", metavar="NAME", help=argparse.SUPPRESS)
+    common.add_argument("--correlation-id", metavar="ID", help=argparse.SUPPRESS)
+    common.add_argument("--causation-id", metavar="ID", help=argparse.SUPPRESS)
+    try:
+        return parser.parse_args(arguments)
+    except SystemExit as stop:  # only --help ends here
+        if stop.code:
+            raise
+        return None
+
+
+class Door:
+    """One invocation of `aw`."""
+
+    def __init__(self) -> None:
+        self._args: argparse.Namespace | None = None
+        self._workspaces: Local | None = None
+        self._settings: Settings | None = None
+        self.flags: dict[str, object] = {}
+
+    def take(self, args: argparse.Namespace) -> None:
+        """Remember the common options."""
+        self._args = args
+
+    @property
+    def is_json(self) -> bool:
+        return self._args is not None and self._args.format == "json"
+
+    @property
+    def is_quiet(self) -> bool:
+        return self._args is not None and bool(self._args.quiet)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that hold here."""
+        if self._settings is None:
+            from carrel.settings import load_settings
+
+            self._settings = load_settings(os.environ, os.getcwd(), self.flags)
+        return self._settings
+
+    @property
+    def workspaces(self) -> Local:
+        """The verbs, on the home that was chosen."""
+        if self._workspaces is None:
+            import carrel
+
+            environ, args = os.environ, self._args
+            self._workspaces = carrel.open(
+                args and args.home,
+                settings=self.settings,
+                actor_id=(args and args.actor) or environ.get("AW_ACTOR") or "owner",
+                correlation_id=(args and args.correlation_id) or environ.get("AW_CORRELATION_ID") or "",
+                causation_id=(args and args.causation_id) or environ.get("AW_CAUSATION_ID") or "",
+            )
+        return self._workspaces
+
+    # -- printing ------------------------------------------------------------------------------------------------------
+
+    def print(self, value: object, text: str | None = None) -> None:
+        """Print a result: the value as JSON, or the text for people; no text prints nothing."""
+        if self.is_json:
+            print(to_json(value))
+        elif text is not None:
+            print(text)
+
+    def hint(self, text: str) -> None:
+        """Say something helpful to a person at a terminal, and to nobody else."""
+        if not self.is_json and not self.is_quiet and sys.stderr.isatty():
+            print(text, file=sys.stderr)
+
+    def progress(self, text: str) -> None:
+        """Show what is being done, on one line of a terminal that the next one replaces."""
+        if not self.is_quiet and sys.stderr.isatty():
+            print(f"\r\033[K{printable(text)}", end="" if text else "\r", file=sys.stderr, flush=True)
+
+    def fail(self, error: CarrelError) -> None:
+        """Print an error as every door shows it."""
+        sys.stdout.flush()
+        if self.is_json:
+            print(to_json(error.as_dict()))
+        print(f"aw: {printable(error.message)}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {printable(error.hint)}", file=sys.stderr)
+
+
+def to_json(value: object) -> str:
+    """One JSON document on one line; what is no Unicode is escaped, so that any reader takes it."""
+    return json.dumps(_plain(value), separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Value):
+        return value.as_dict()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def printable(text: str) -> str:
+    """The text with control characters written as escapes: names and messages may have been made by an agent."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == " " else _escape(char) for char in text)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Columns as wide as they need to be; headers dim on a terminal, plain everywhere else."""
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in [list(headers), *cells]) for column in range(len(headers))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    head = "  ".join(header.ljust(width) for header, width in zip(headers, widths, strict=True)).rstrip()
+    return "\n".join([style(head, "2"), *lines])
+
+
+def style(text: str, code: str) -> str:
+    """The text in a colour or weight, if stdout is a terminal that wants it."""
+    if sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
+        return f"\033[{code}m{text}\033[0m"
+    return text
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def add_ids(parser: argparse.ArgumentParser, *, many: bool = False, optional: bool = False) -> None:
+    """IDs may be given positionally or with --id."""
+    parser.add_argument("ids", nargs="*", metavar="ID", help="a workspace: TASK/AGENT, or TASK for TASK/main")
+    parser.add_argument("--id", action="append", dest="id_options", default=[], metavar="ID", help=argparse.SUPPRESS)
+    parser.set_defaults(many_ids=many, optional_ids=optional)
+
+
+def ids_of(args: argparse.Namespace) -> list[str]:
+    """The ids that were given, in either way."""
+    found: list[str] = [*args.id_options, *args.ids]
+    if not found and not args.optional_ids:
+        raise InvalidUsage("no workspace was named", hint="give its id: TASK/AGENT")
+    if len(found) > 1 and not args.many_ids:
+        raise InvalidUsage(f"one workspace is wanted, and {len(found)} were named", hint="run the command for each")
+    return found

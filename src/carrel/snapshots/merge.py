@@ -1,0 +1,398 @@
+"""Plan how a workspace's changes go back: three-way for every file, as values, before anything is touched.
+
+Base is what the agent started from, ours is the folder (or commit) now, theirs is the workspace. Only paths that the
+workspace changed are looked at, so the cost is that of the changes. What the plan finds in the target is part of it: a
+step is done only if that is still there.
+
+A user's folder that is itself the lower layer has no version from before the user's own edits. It shows by its ctime:
+then the version that the snapshots preserved is base, and without one the sides are taken to clash.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from carrel.errors import from_os
+from carrel.model.change import Clash, Plan, Step
+from carrel.snapshots.diff import is_git_name, is_in_git
+from carrel.snapshots.entries import CHUNK, DIR, FILE, LEFT_OUT, LINK, NO_DIGEST, Entry
+from carrel.snapshots.lines import merge
+from carrel.snapshots.patch import is_binary
+from carrel.snapshots.trees import DiskDir, DiskLayer, compare
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Protocol
+
+    from carrel.snapshots.objects import Writer
+    from carrel.snapshots.trees import Delta, Tree
+
+    class Ours(Protocol):
+        """Where the changes go."""
+
+        def find(self, path: str) -> Entry | None: ...
+        def read(self, entry: Entry) -> bytes: ...
+        def digest(self, entry: Entry) -> bytes: ...
+        def is_empty_without(self, path: str, gone: set[str]) -> bool: ...
+        def prefetch(self, paths: Iterable[str]) -> None: ...
+
+
+_MAX_MERGE = CHUNK
+
+
+class Folder:
+    """A folder of the user's, looked at by descriptor. Use as a context."""
+
+    def __init__(self, path: str) -> None:
+        self._layer = DiskLayer(path)
+        self._top = DiskDir(self._layer)
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._layer.close()
+
+    def find(self, path: str) -> Entry | None:
+        """What is at a path; never through a link."""
+        where = self._top
+        *above, name = path.split("/")
+        for each in above:
+            where = where.child(each)
+        return where.find(name)
+
+    def read(self, entry: Entry) -> bytes:
+        """The content of a file."""
+        assert entry.disk is not None
+        where, name = entry.disk
+        try:
+            fd = where.open(name)
+        except OSError as error:
+            raise from_os(error, "the origin") from error
+        with os.fdopen(fd, "rb") as file:
+            return file.read()
+
+    def digest(self, entry: Entry) -> bytes:
+        """The digest of a file's content."""
+        if entry.digest == NO_DIGEST and entry.disk is not None:
+            entry.digest = entry.disk[0].digest(entry.disk[1])
+        return entry.digest
+
+    def is_empty_without(self, path: str, gone: set[str]) -> bool:
+        """Whether a directory would be empty if these paths went."""
+        where = self._top
+        for each in path.split("/"):
+            where = where.child(each)
+        return all(f"{path}/{name}" in gone for name in where.entries())
+
+    def prefetch(self, paths: Iterable[str]) -> None:
+        """Nothing to gain on a disk."""
+
+
+def fingerprint(ours: Ours, entry: Entry | None) -> str:
+    """What a plan remembers of the target, to see later that it is still so."""
+    if entry is None:
+        return ""
+    if entry.kind == FILE:
+        return f"f{stat.S_IMODE(entry.mode):o}:{ours.digest(entry).hex()}"
+    return {LINK: f"l:{entry.target}", DIR: "d"}.get(entry.kind, "x")
+
+
+def plan_merge(
+    base: Tree,
+    ours: Ours,
+    theirs: Tree,
+    writer: Writer,
+    *,
+    under: str = "work",
+    paths: Sequence[str] | None = None,
+    mark_conflicts: bool = False,
+    fixed_ns: int = 0,
+    names: tuple[str, str] = ("origin", "workspace"),
+) -> Plan:
+    """What giving back the changes from `base` to `theirs` would do to `ours`.
+
+    `writer` takes the merged texts and what would be replaced, so that a plan can be done and undone later; the caller
+    commits it. `fixed_ns` is that of the stack if the target is the folder that the workspace lies on, else 0.
+    `mark_conflicts` plans texts with conflict markers where the sides clash; otherwise the target keeps its version.
+    """
+    planner = _Planner(base, ours, theirs, writer, mark_conflicts, fixed_ns, names)
+    wanted = [f"{under}/{path}" for path in paths] if paths is not None else [under]
+    deltas = [(delta.path[len(under) + 1 :], delta) for delta in compare(base, theirs, wanted)]
+    ours.prefetch(path for path, _ in deltas if path and not is_in_git(path))
+    for path, delta in deltas:
+        if path:
+            planner.consider(path, delta)
+    return planner.finish()
+
+
+class _Planner:
+    def __init__(
+        self,
+        base: Tree,
+        ours: Ours,
+        theirs: Tree,
+        writer: Writer,
+        mark: bool,
+        fixed_ns: int,
+        names: tuple[str, str],
+    ) -> None:
+        self._base = base
+        self._ours = ours
+        self._theirs = theirs
+        self._writer = writer
+        self._mark = mark
+        self._fixed_ns = fixed_ns
+        self._names = names
+        self._puts: list[Step] = []
+        self._deletes: list[Step] = []
+        self._folders: list[str] = []  # to remove if they are empty by then
+        self._clashes: list[Clash] = []
+        self._refused: set[str] = set()
+        self._same = 0
+
+    def consider(self, path: str, delta: Delta) -> None:
+        """Decide about one path."""
+        before, after = delta.old, delta.new
+        if is_in_git(path):
+            self._refused.add(_git_folder(path))
+            return
+        if (after is not None and after.kind == LEFT_OUT) or (after is None and _is_other(before)):
+            self._refused.add(path)
+            return
+        target = self._ours.find(path)
+        if before is not None and before.kind == DIR and (after is None or after.kind != DIR):
+            self._folders.append(path)
+            if after is None:
+                return
+        if after is not None and after.kind == DIR:
+            self._consider_folder(path, before, after, target)
+        elif before is not None and before.kind == DIR and target is not None and target.kind == DIR:
+            self._put(path, after, target)  # its files and the directory itself go first
+        else:
+            self._consider_file(path, before, after, target)
+
+    def _consider_folder(self, path: str, before: Entry | None, after: Entry, target: Entry | None) -> None:
+        if target is not None and target.kind == DIR:
+            return
+        if target is not None and self._is_changed(path, before, target):
+            self._clashes.append(Clash(path=path, reason="a directory here, a file there"))
+            return
+        if before is None or before.kind != DIR:
+            if target is not None:
+                self._delete(path, target)
+            self._puts.append(Step(path=path, action="mkdir", mode=after.mode, mtime_ns=after.mtime_ns))
+
+    def _consider_file(self, path: str, before: Entry | None, after: Entry | None, target: Entry | None) -> None:
+        if before is None and after is not None and target is None and self._fixed_ns and self._was(path):
+            self._clashes.append(Clash(path=path, reason="changed in the workspace, deleted here"))
+        elif self._is_same(before, after, target):
+            self._same += 1
+        elif not self._is_changed(path, before, target):
+            if after is None:
+                assert target is not None
+                self._delete(path, target)
+            else:
+                self._put(path, after, target, mode=_mode(before, after, target))
+        else:
+            self._merge(path, before, after, target)
+
+    # -- what is the same ----------------------------------------------------------------------------------------------
+
+    def _is_same(self, before: Entry | None, after: Entry | None, target: Entry | None) -> bool:
+        if after is None or target is None:
+            return after is target
+        if after.kind != target.kind:
+            return False
+        if after.kind == LINK:
+            return after.target == target.target
+        if after.kind != FILE:
+            return True
+        return (
+            after.size == target.size
+            and _mode(before, after, target) == target.mode
+            and self._theirs.digest(after) == self._ours.digest(target)
+        )
+
+    def _is_changed(self, path: str, before: Entry | None, target: Entry | None) -> bool:
+        """Whether the target is not what the workspace started from."""
+        if before is None or target is None:
+            return before is not target
+        if before.kind != target.kind:
+            return True
+        if before.kind == LINK:
+            return before.target != target.target
+        if before.kind != FILE:
+            return False
+        if self._is_edited_since(before):
+            was = self._was(path)
+            return was == b"" or was != self._ours.digest(target)
+        return before.size != target.size or self._base.digest(before) != self._ours.digest(target)
+
+    def _is_edited_since(self, before: Entry) -> bool:
+        """Whether what looks like base was changed by the user after the workspace was made."""
+        return bool(self._fixed_ns) and self._base.ctime_ns(before) > self._fixed_ns
+
+    def _was(self, path: str) -> bytes:
+        """The digest of the base version that a snapshot preserved, or nothing."""
+        above, _, name = f"work/{path}".rpartition("/")
+        entry = self._theirs.folder(above).raw(name)
+        return entry.was if entry is not None else b""
+
+    # -- what to do ----------------------------------------------------------------------------------------------------
+
+    def _put(
+        self, path: str, after: Entry | None, target: Entry | None, *, mode: int = -1, merged: bytes | None = None
+    ) -> None:
+        assert after is not None
+        step = self._step(path, "link" if after.kind == LINK else "write", target)
+        if after.kind == LINK:
+            step = step.replace(target=after.target, mtime_ns=after.mtime_ns)
+        elif merged is not None:
+            step = step.replace(digest=self._writer.put(merged).hex(), size=len(merged), merged=True)
+        else:
+            digest = keep(self._writer, self._theirs, after)
+            step = step.replace(digest=digest, size=after.size, mtime_ns=after.mtime_ns)
+        self._puts.append(step.replace(mode=after.mode if mode < 0 else mode))
+
+    def _delete(self, path: str, target: Entry) -> None:
+        self._deletes.append(self._step(path, "delete", target))
+
+    def _step(self, path: str, action: str, target: Entry | None) -> Step:
+        """A step that knows what it finds, which is kept for undo."""
+        self._preserve(target)
+        step = Step(path=path, action=action, before=fingerprint(self._ours, target))
+        return step if target is None else step.replace(old_size=target.size, old_mtime_ns=target.mtime_ns)
+
+    def _preserve(self, target: Entry | None) -> None:
+        """Keep what is about to be replaced: undo needs it."""
+        if target is None or target.kind != FILE:
+            return
+        if target.size <= CHUNK:
+            self._writer.put(self._ours.read(target))
+            return
+        keep_large(self._writer, self._ours.read(target))
+
+    def _merge(self, path: str, before: Entry | None, after: Entry | None, target: Entry | None) -> None:
+        """Both sides changed it."""
+        if after is None or target is None:
+            gone, stays = ("in the workspace", "here") if after is None else ("here", "in the workspace")
+            reason = f"changed {stays}, deleted {gone}"
+            self._clashes.append(Clash(path=path, reason=reason))
+            return
+        if after.kind != FILE or target.kind != FILE:
+            self._clashes.append(Clash(path=path, reason="not the same kind of thing on both sides"))
+            return
+        if max(after.size, target.size) > _MAX_MERGE:
+            self._clashes.append(Clash(path=path, reason="too large to merge"))
+            return
+        mine, yours = self._ours.read(target), self._theirs.read(after)
+        if is_binary(mine) or is_binary(yours):
+            self._clashes.append(Clash(path=path, reason="binary, and changed on both sides"))
+            return
+        text, conflicts = merge(
+            self._base_text(path, before), mine, yours, our_name=self._names[0], their_name=self._names[1]
+        )
+        if conflicts:
+            reason = f"{conflicts} place{'s' * (conflicts > 1)} changed on both sides"
+            self._clashes.append(Clash(path=path, reason=reason, marked=self._mark))
+            if not self._mark:
+                return
+        self._put(path, after, target, mode=_mode(before, after, target), merged=text)
+
+    def _base_text(self, path: str, before: Entry | None) -> bytes:
+        if before is None or before.kind != FILE or before.size > _MAX_MERGE:
+            return b""
+        if self._is_edited_since(before):
+            was = self._was(path)
+            return self._theirs.objects.get(was) if was else b""
+        return self._base.read(before)
+
+    def _with_folders(self, puts: list[Step], gone: set[str]) -> list[Step]:
+        """The steps with every directory made before something is put into it."""
+        result: list[Step] = []
+        there: set[str] = set()
+        for step in puts:
+            parts = step.path.split("/")[:-1]
+            for level in range(1, len(parts) + 1):
+                above = "/".join(parts[:level])
+                if above in there:
+                    continue
+                there.add(above)
+                found = self._ours.find(above)
+                if above in gone or found is None:
+                    result.append(Step(path=above, action="mkdir", mode=0o755))
+                elif found.kind != DIR:
+                    self._clashes.append(Clash(path=above, reason="a file or link here, a directory there"))
+            if step.action == "mkdir":
+                there.add(step.path)
+            result.append(step)
+        return result
+
+    def finish(self) -> Plan:
+        """The plan: what goes, from the inside out, then what comes, from the outside in."""
+        gone = {step.path for step in self._deletes}
+        replaced = {step.path for step in self._puts if step.action != "mkdir"}
+        emptied = []
+        for path in sorted(self._folders, key=lambda path: -path.count("/")):
+            found = self._ours.find(path)
+            if found is not None and found.kind == DIR:
+                if self._ours.is_empty_without(path, gone):
+                    gone.add(path)
+                    emptied.append(Step(path=path, action="rmdir", mode=found.mode, before="d"))
+                elif path in replaced:
+                    self._clashes.append(Clash(path=path, reason="a directory with other files here, a file there"))
+                    self._puts = [step for step in self._puts if step.path != path]
+        puts = self._with_folders(self._puts, gone)
+        blocked = tuple(f"{clash.path}/" for clash in self._clashes)
+        puts = [step for step in puts if not step.path.startswith(blocked)] if blocked else puts
+        # A file that takes a directory's place finds nothing there any more.
+        puts = [step.replace(before="") if step.before == "d" else step for step in puts]
+        return Plan(
+            steps=(*sorted(self._deletes, key=lambda step: step.path), *emptied, *puts),
+            clashes=tuple(self._clashes),
+            refused=tuple(sorted(self._refused)),
+            same=self._same,
+        )
+
+
+def _mode(before: Entry | None, after: Entry, target: Entry | None) -> int:
+    """The mode to give: the target's own, unless the workspace changed it."""
+    if target is None or target.kind != FILE or after.kind != FILE:
+        return after.mode
+    if before is not None and before.kind == FILE and before.mode == after.mode:
+        return target.mode
+    return after.mode if before is not None else target.mode | (after.mode & 0o111)
+
+
+def _git_folder(path: str) -> str:
+    parts = path.split("/")
+    at = next(number for number, name in enumerate(parts) if is_git_name(name))
+    return "/".join(parts[: at + 1])
+
+
+def _is_other(entry: Entry | None) -> bool:
+    return entry is not None and entry.kind == LEFT_OUT
+
+
+def keep(writer: Writer, tree: Tree, entry: Entry) -> str:
+    """See that a file's content is in the store, and give its digest."""
+    if entry.disk is None:
+        return entry.digest.hex()  # a tree of the store keeps its contents there
+    if entry.size <= CHUNK:
+        return writer.put(tree.read(entry)).hex()
+    return keep_large(writer, tree.read(entry)).hex()
+
+
+def keep_large(writer: Writer, data: bytes) -> bytes:
+    """Put a large content into the store as the walker would."""
+    from carrel.snapshots.entries import encode_pieces
+
+    pieces = []
+    for at in range(0, len(data), CHUNK):
+        part = data[at : at + CHUNK]
+        if part.count(0) != len(part):
+            pieces.append((at // CHUNK, writer.put(part)))
+    return writer.put(encode_pieces(len(data), pieces))

@@ -1,0 +1,330 @@
+"""Bring a kept state back: only what differs is touched, through the view that the agent sees.
+
+The order makes every crash harmless. What is in the way goes first, then directories and files come from the outside
+in, modes and times of directories last and from the inside out. Nothing is remembered between runs: whoever starts the
+same restore again compares again and finishes what is left, temporary files of the first attempt included.
+
+Writing goes through the mount, never into the upper layer below it: the kernel caches what it saw there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from carrel.errors import CarrelError, PathOutsideWorkspace, from_os
+from carrel.model.value import Value
+from carrel.snapshots.entries import DIR, FILE, LEFT_OUT, LINK, Entry
+from carrel.snapshots.folders import OPEN_DIR
+from carrel.snapshots.hands import Hands
+from carrel.snapshots.take import LIMITS, NOTES, look, with_own_stack
+from carrel.snapshots.trees import Delta, Tree, compare, is_bare
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from carrel.model.snapshot import Limits, Place
+    from carrel.snapshots.objects import Store
+    from carrel.snapshots.trees import FindStack
+
+_TRIES = 4
+_MOVED = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EXDEV)
+_PRECIOUS = ("large", "unreadable", "deep", "many")  # left out, yet more than a name
+
+
+class Restored(Value):
+    """What a restore did."""
+
+    written: int = 0
+    removed: int = 0
+    adjusted: int = 0  # only mode, time or xattrs
+    kept: tuple[str, ...] = ()  # in the way, but in no snapshot: too large or unreadable, so not removed
+    missing: tuple[str, ...] = ()  # in the state, but never kept: devices and the like
+
+
+def restore(
+    store: Store,
+    root: str,
+    place: Place,
+    find_stack: FindStack = lambda _: None,
+    *,
+    paths: Sequence[str] | None = None,
+    back_to: str = "",
+    cache_path: str = "",
+    owner: tuple[int, int] | None = None,
+    limits: Limits = LIMITS,
+) -> Restored:
+    """Make the workspace, or the given paths in it (such as `work/src`), what it was at `root`.
+
+    The caller keeps the agent still and has taken a snapshot of the present; if it names that as `back_to`, an error on
+    the way (a full disk) brings the present back before it is raised. Killed, the same call finishes when started
+    again. `owner` is given to what is made when we are root; by default the owner of the `work` directory.
+    """
+    if paths is not None:
+        for path in paths:
+            _check(path)
+
+    def go_to(there: str) -> Restored:
+        return _go_to(store, there, place, find_stack, paths, cache_path, owner, limits)
+
+    try:
+        return go_to(root)
+    except CarrelError as error:
+        if back_to:
+            try:
+                go_to(back_to)
+            except CarrelError as again:
+                raise error from again
+        raise
+
+
+def _go_to(
+    store: Store,
+    root: str,
+    place: Place,
+    find_stack: FindStack,
+    paths: Sequence[str] | None,
+    cache_path: str,
+    owner: tuple[int, int] | None,
+    limits: Limits,
+) -> Restored:
+    total = _Counts()
+    for attempt in range(_TRIES):
+        with (
+            look(store, place, find_stack, cache_path=cache_path, limits=limits) as now,
+            Tree(store, root, with_own_stack(place, find_stack)) as target,
+        ):
+            deltas = list(compare(now, target, paths, times=True))
+            try:
+                _Restore(now, target, place, owner, total).run(deltas)
+                break
+            except OSError as error:
+                # Somebody moves things while we work: look again. A full disk and the like stay what they are.
+                if error.errno not in _MOVED or attempt == _TRIES - 1:
+                    raise from_os(error, "restoring the workspace") from error
+    return Restored(
+        written=total.written,
+        removed=total.removed,
+        adjusted=total.adjusted,
+        kept=tuple(sorted(total.kept)),
+        missing=tuple(sorted(total.missing)),
+    )
+
+
+def _check(path: str) -> None:
+    first = path.strip("/").split("/")[0]
+    if first not in ("", "work", "output", *NOTES):
+        raise PathOutsideWorkspace(f"{path!r} is not in a snapshot", hint="paths start with work/ or output/")
+
+
+class _Counts:
+    def __init__(self) -> None:
+        self.written = 0
+        self.removed = 0
+        self.adjusted = 0
+        self.kept: set[str] = set()
+        self.missing: set[str] = set()
+
+
+class _Restore:
+    """One pass from what is to what shall be."""
+
+    def __init__(self, now: Tree, target: Tree, place: Place, owner: tuple[int, int] | None, counts: _Counts) -> None:
+        self._now = now
+        self._target = target
+        self._place = place
+        self._owner = owner
+        self._counts = counts
+        self._parts: dict[str, Hands] = {}
+        self._stirred: set[str] = set()  # directories whose time moved
+        self._there: set[str] = set()  # directories that exist by now
+        self._blocked: set[str] = set()  # held by something that no snapshot has
+
+    def run(self, deltas: list[Delta]) -> None:
+        """Do it. Raises OSError."""
+        try:
+            self._remove(deltas)
+            self._make(deltas)
+            self._settle(deltas)
+        finally:
+            for hands in self._parts.values():
+                hands.close()
+
+    # -- where ---------------------------------------------------------------------------------------------------------
+
+    def _hands(self, path: str) -> tuple[Hands, str]:
+        """The hands for a part of the workspace, and the path in it."""
+        part, _, rest = path.partition("/")
+        if part in NOTES:
+            part, rest = "", path
+        hands = self._parts.get(part)
+        if hands is None:
+            fd = self._open(part)
+            try:
+                status = os.fstat(fd)
+                hands = self._parts[part] = Hands(fd, self._owner or (status.st_uid, status.st_gid))
+            finally:
+                os.close(fd)
+        return hands, rest
+
+    def _open(self, part: str) -> int:
+        if part == "work" and self._place.work:
+            return os.open(self._place.work, OPEN_DIR)
+        root = os.open(self._place.root, OPEN_DIR)
+        if not part:
+            return root
+        try:
+            return os.open(part, OPEN_DIR, dir_fd=root)
+        except OSError as error:
+            if part != "output" or error.errno not in _MOVED:
+                raise
+            if error.errno != errno.ENOENT:  # the agent put something else there: it keeps it, under another name
+                os.rename(part, f"{part}.replaced-{os.urandom(4).hex()}", src_dir_fd=root, dst_dir_fd=root)
+            os.mkdir(part, 0o755, dir_fd=root)
+            fd = os.open(part, OPEN_DIR, dir_fd=root)
+            if os.geteuid() == 0:
+                status = os.fstat(root)
+                os.fchown(fd, *(self._owner or (status.st_uid, status.st_gid)))
+            return fd
+        finally:
+            os.close(root)
+
+    def _stir(self, path: str) -> None:
+        above = path.rpartition("/")[0]
+        if above:
+            self._stirred.add(above)
+
+    # -- what --------------------------------------------------------------------------------------------------------
+
+    def _remove(self, deltas: Iterable[Delta]) -> None:
+        """Take away what is not in the target, or is of another kind there."""
+        gone = ""  # below this, everything is gone already
+        for delta in deltas:
+            old, new = delta.old, delta.new
+            if old is None or (new is not None and new.kind in (old.kind, LEFT_OUT)):
+                continue
+            if gone and delta.path.startswith(gone):
+                continue
+            if new is not None and old.kind != DIR and new.kind != DIR and old.kind != LEFT_OUT:
+                continue  # replaced by a rename
+            if self._must_stay(delta.path, old):
+                self._blocked.add(delta.path)
+                continue
+            hands, path = self._hands(delta.path)
+            if not path:
+                continue  # `work` and `output` themselves stay
+            self._open_up_above(delta.path)
+            hands.remove(path)
+            self._stir(delta.path)
+            self._counts.removed += 1
+            gone = delta.path + "/"
+
+    def _must_stay(self, path: str, old: Entry) -> bool:
+        """Whether removing it would lose something that no snapshot has."""
+        if old.kind == LEFT_OUT and old.target in _PRECIOUS:
+            self._counts.kept.add(path)
+            return True
+        if old.kind != DIR or not old.gaps:
+            return False
+        prefix = path + "/"
+        inside = [
+            where
+            for where, entry in self._now.gaps()
+            if where.startswith(prefix) and entry.kind == LEFT_OUT and entry.target in _PRECIOUS
+        ]
+        self._counts.kept.update(inside)
+        return bool(inside)  # its other files are removed one by one, as they come
+
+    def _make(self, deltas: Iterable[Delta]) -> None:
+        """Make directories and put files and links, the outer ones first."""
+        for delta in deltas:
+            old, new = delta.old, delta.new
+            if new is None or (delta.path in self._blocked and new.kind != DIR):
+                continue
+            hands, path = self._hands(delta.path)
+            if not path:
+                continue
+            if new.kind == LEFT_OUT:
+                if old is None or old.kind != LEFT_OUT:
+                    self._counts.missing.add(delta.path)
+                continue
+            if old is None:
+                self._make_above(delta.path)
+            self._open_up_above(delta.path)
+            if new.kind == DIR:
+                if old is None or old.kind != DIR:
+                    hands.make_folder(path)
+                    self._there.add(delta.path)
+                    self._stir(delta.path)
+            elif self._put(hands, path, old, new):
+                self._stir(delta.path)
+
+    def _make_above(self, path: str) -> None:
+        """Make the directories above a chosen path that are gone, in place of whatever stands there now."""
+        above = path.rpartition("/")[0]
+        if above in self._there or "/" not in above:
+            return
+        self._there.add(above)
+        parts = above.split("/")
+        for level in range(2, len(parts) + 1):
+            each = "/".join(parts[:level])
+            hands, rest = self._hands(each)
+            status = hands.status(rest)
+            if status is None or not stat.S_ISDIR(status.st_mode):
+                if status is not None:
+                    hands.remove(rest)
+                hands.make_folder(rest)
+                self._stir(each)
+                self._stirred.add(each)
+
+    def _put(self, hands: Hands, path: str, old: Entry | None, new: Entry) -> bool:
+        """Put a file or link there; False if what is there only had to be adjusted."""
+        if new.kind == LINK:
+            if old is not None and old.kind == LINK and old.target == new.target:
+                hands.set_link_time(path, new.mtime_ns)
+                self._counts.adjusted += 1
+                return False
+            hands.link(path, new.target, new.mtime_ns)
+            self._counts.written += 1
+            return True
+        xattrs = self._target.xattrs(new)
+        if (
+            old is not None
+            and old.kind == FILE
+            and old.size == new.size
+            and self._now.digest(old) == self._target.digest(new)
+            and hands.set_meta(path, mode=new.mode, mtime_ns=new.mtime_ns, xattrs=xattrs)
+        ):
+            self._counts.adjusted += 1
+            return False
+        hands.write(
+            path,
+            self._target.pieces(new),
+            new.size,
+            mode=new.mode,
+            mtime_ns=new.mtime_ns,
+            xattrs=xattrs,
+            sparse=new.sparse,
+        )
+        self._counts.written += 1
+        return True
+
+    def _open_up_above(self, path: str) -> None:
+        above = path.rpartition("/")[0]
+        if above and above not in self._stirred:
+            hands, rest = self._hands(above)
+            if rest:
+                hands.open_up(rest)
+
+    def _settle(self, deltas: Iterable[Delta]) -> None:
+        """Give directories their modes and times, the inner ones first."""
+        changed = {delta.path: delta.new for delta in deltas if delta.new is not None and delta.new.kind == DIR}
+        for path in sorted(changed.keys() | self._stirred, key=lambda path: (-path.count("/"), path)):
+            entry = changed.get(path) or self._target.find(path)
+            if entry is None or entry.kind != DIR or is_bare(entry):
+                continue
+            hands, rest = self._hands(path)
+            hands.set_meta(rest, mode=entry.mode, mtime_ns=entry.mtime_ns, xattrs=self._target.xattrs(entry))
+            self._counts.adjusted += path in changed

@@ -1,0 +1,246 @@
+"""Take a snapshot of a workspace, or look at what it holds now."""
+
+from __future__ import annotations
+
+import gc
+import os
+from contextlib import contextmanager
+
+from carrel.errors import FilesystemError, from_os
+from carrel.model.snapshot import LeftOut, Limits, Taken, layer_root
+from carrel.snapshots import cache as stat_cache
+from carrel.snapshots.entries import CHUNK, DIR, FILE, LEFT_OUT, Entry, encode_entry, encode_tree, flags
+from carrel.snapshots.folders import OPEN_DIR
+from carrel.snapshots.objects import Scratch
+from carrel.snapshots.trees import Tree
+from carrel.snapshots.walker import Redirected, Walk
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from carrel.model.snapshot import Place, Stack
+    from carrel.snapshots.cache import Directories
+    from carrel.snapshots.objects import Sink, Store
+    from carrel.snapshots.trees import FindStack
+
+NOTES = ("AGENTS.md", "CLAUDE.md")
+LIMITS = Limits()
+
+
+def take(store: Store, place: Place, *, cache_path: str = "", live: bool = False, limits: Limits = LIMITS) -> Taken:
+    """Keep the state of a workspace and give its root, durable when this returns.
+
+    `live` says that an agent may be running: the result is marked, and nothing new goes into the stat cache. Call it
+    inside `store.hold()` together with the record of the root. Raises DiskFull, StoreFull; then nothing was kept.
+    """
+    with store.hold(), store.writer() as writer:
+        generation = store.generation()
+        known, cached = stat_cache.load(cache_path, _cache_key(place)) if cache_path else (generation, {})
+        seen = _see(writer, place, cached, trust=known == generation, live=live, limits=limits, keep_was=True)
+        writer.commit()
+        if cache_path and seen.is_new:
+            stat_cache.save(cache_path, _cache_key(place), generation, seen.directories)
+        with Tree(writer, seen.root) as tree:
+            left_out, torn = _gaps(tree) if seen.gaps else ((), ())
+        return Taken(
+            root=seen.root,
+            files=seen.files,
+            size=seen.size,
+            left_out=left_out,
+            torn=torn,
+            live=live,
+            stored_bytes=writer.stored_bytes,
+        )
+
+
+@contextmanager
+def look(
+    store: Store,
+    place: Place,
+    find_stack: FindStack = lambda _: None,
+    *,
+    cache_path: str = "",
+    contents: bool = False,
+    limits: Limits = LIMITS,
+) -> Iterator[Tree]:
+    """The state of a workspace now, without keeping it. `contents` makes the files readable, not only comparable."""
+    with Scratch(store, contents=contents) as scratch:
+        generation = store.generation()
+        known, cached = stat_cache.load(cache_path, _cache_key(place)) if cache_path else (generation, {})
+        # Without trust every object is asked for, which costs more than reading changed files would.
+        trust = known == generation or not contents
+        seen = _see(scratch, place, cached, trust=trust, live=True, limits=limits, keep_was=False)
+        with Tree(scratch, seen.root, with_own_stack(place, find_stack)) as tree:
+            yield tree
+
+
+def with_own_stack(place: Place, find_stack: FindStack) -> Callable[[str], Stack | None]:
+    """Find stacks, the workspace's own without asking."""
+    own = place.overlay.stack if place.overlay is not None else None
+    return lambda key: own if own is not None and own.key == key else find_stack(key)
+
+
+def _gaps(tree: Tree) -> tuple[tuple[LeftOut, ...], tuple[str, ...]]:
+    left_out, torn = [], []
+    for path, entry in tree.gaps():
+        if entry.kind == LEFT_OUT:
+            left_out.append(LeftOut(path=path, kind=entry.target, size=entry.size))
+        else:
+            torn.append(path)
+    return tuple(sorted(left_out, key=lambda each: each.path)), tuple(sorted(torn))
+
+
+# -- the walk of the parts ---------------------------------------------------------------------------------------------
+
+
+class _Seen:
+    """The parts of a workspace put together."""
+
+    def __init__(self) -> None:
+        self.root = ""
+        self.files = 0
+        self.size = 0
+        self.gaps = False
+        self.is_new = False
+        self.names: dict[str, bytes] = {}
+        self.directories: Directories = {}
+
+    def add(self, name: str, entry: Entry, files: int, walk: Walk | None = None) -> None:
+        self.names[name] = encode_entry(name, entry)
+        self.files += files
+        self.size += entry.size if entry.kind in (DIR, FILE) else 0
+        self.gaps |= entry.kind == LEFT_OUT or (entry.kind in (DIR, FILE) and entry.gaps)
+        if walk is not None:
+            self.directories.update(walk.directories)
+            self.is_new |= walk.is_new
+
+
+def _cache_key(place: Place) -> str:
+    overlay = place.overlay
+    return f"{overlay.upper}\0{overlay.stack.key}" if overlay is not None else place.work or place.root
+
+
+def _see(
+    sink: Sink, place: Place, cached: Directories, *, trust: bool, live: bool, limits: Limits, keep_was: bool
+) -> _Seen:
+    # 50,000 tuples are made and kept: the collector would look at all of them again and again for nothing.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _see_parts(sink, place, cached, trust=trust, live=live, limits=limits, keep_was=keep_was)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _see_parts(
+    sink: Sink, place: Place, cached: Directories, *, trust: bool, live: bool, limits: Limits, keep_was: bool
+) -> _Seen:
+    seen = _Seen()
+
+    def new_walk(marks: str = "", find_was: Callable[[str], bytes] | None = None) -> Walk:
+        return Walk(sink, limits, cached=cached, trust_objects=trust, live=live, marks=marks, find_was=find_was)
+
+    try:
+        root = os.open(place.root, OPEN_DIR)
+    except OSError as error:
+        raise from_os(error, "the workspace") from error
+    try:
+        _see_work(seen, root, place, new_walk, sink if keep_was else None)
+        walk = new_walk()
+        try:
+            fd = os.open("output", OPEN_DIR, dir_fd=root)
+        except FileNotFoundError:
+            pass
+        except OSError:  # the agent put something else there
+            seen.add("output", Entry(LEFT_OUT, target="foreign"), 0)
+        else:
+            try:
+                entry, files = walk.run(fd, "output")
+            finally:
+                os.close(fd)
+            seen.add("output", entry, files, walk)
+        for name in NOTES:
+            note = walk.read_note(root, name)
+            if note is not None:
+                seen.add(name, note, note.kind == FILE)
+    finally:
+        os.close(root)
+    _see_root(seen, sink, cached, trust=trust)
+    return seen
+
+
+def _see_root(seen: _Seen, sink: Sink, cached: Directories, *, trust: bool) -> None:
+    """The top of the tree; if it is the one of last time, the store is not even opened."""
+    data = encode_tree(seen.names)
+    old = cached.get("")
+    if trust and old is not None and old[1] == data:
+        digest = old[2]
+    else:
+        digest = sink.put_tree(data)
+        seen.is_new = True
+    seen.directories[""] = ((0, 0, 0), data, digest, 0, 0, 0, {})
+    seen.root = digest.hex()
+
+
+def _see_work(seen: _Seen, root: int, place: Place, new_walk: Callable[..., Walk], keep: Sink | None) -> None:
+    overlay = place.overlay
+    if overlay is not None:
+        stack = overlay.stack
+        with Tree(keep, layer_root(stack.key), lambda _: stack) if keep else _nothing() as lower:
+            find_was = _preserver(keep, lower, stack) if keep and lower is not None and stack.fixed_ns else None
+            walk = new_walk(stack.marks, find_was)
+            try:
+                fd = _open(overlay.upper)
+                try:
+                    entry, files = walk.run(fd, "work")
+                finally:
+                    os.close(fd)
+                entry.over = stack.key
+                entry.flags &= ~flags(opaque=True)
+                seen.add("work", entry, files, walk)
+                return
+            except Redirected:
+                pass  # made by another overlay than ours: what is seen through the mount is what counts
+    fd = _open(place.work) if place.work else _open("work", root)
+    walk = new_walk()
+    try:
+        entry, files = walk.run(fd, "work")
+    finally:
+        os.close(fd)
+    seen.add("work", entry, files, walk)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield None
+
+
+def _open(path: str, root: int | None = None) -> int:
+    try:
+        return os.open(path, OPEN_DIR, dir_fd=root)
+    except NotADirectoryError as error:
+        raise FilesystemError("the workspace's work directory is not a directory") from error
+    except OSError as error:
+        raise from_os(error, "the workspace's work directory") from error
+
+
+def _preserver(sink: Sink, lower: Tree, stack: Stack) -> Callable[[str], bytes]:
+    """Keep what a user's folder holds below a changed file, while it is still what the agent started from.
+
+    The user may edit the folder tomorrow; merging three ways needs the version both sides came from.
+    """
+
+    def find_was(path: str) -> bytes:
+        entry = lower.find(path)
+        if entry is None or entry.kind != FILE or entry.size > CHUNK:
+            return b""
+        try:
+            if lower.ctime_ns(entry) > stack.fixed_ns:
+                return b""
+            return sink.put(lower.read(entry))
+        except (OSError, FilesystemError):
+            return b""
+
+    return find_was

@@ -1,0 +1,482 @@
+"""Read a live directory into a tree: by descriptor, never by path, never through a link.
+
+Rules:
+1. Each step down is `openat` with O_NOFOLLOW|O_DIRECTORY from the directory above, which we hold. A name that was
+   swapped for a link in the meantime does not open. There is no `..`.
+2. The walk is a loop with a stack, and the stack holds a bounded number of descriptors. A directory whose descriptor
+   was given back is opened again from the nearest one above that is open, and has to be the same inode.
+3. Whatever the agent does, the walk ends with a tree. What cannot be kept stands in it as left out, with the reason; a
+   file that changes while it is read is read again a few times and then kept as torn.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+
+from carrel.errors import from_os
+from carrel.snapshots.cache import TICK_NS
+from carrel.snapshots.entries import (
+    CHUNK,
+    DIR,
+    FILE,
+    LEFT_OUT,
+    LINK,
+    MODE_BITS,
+    NO_DIGEST,
+    WHITEOUT,
+    Entry,
+    decode_tree,
+    encode_entry,
+    encode_pieces,
+    encode_tree,
+    flags,
+)
+from carrel.snapshots.folders import OPEN_DIR
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from carrel.model.snapshot import Limits
+    from carrel.snapshots.cache import Directories, Directory, Known, Signature
+    from carrel.snapshots.entries import Xattrs
+    from carrel.snapshots.objects import Sink
+
+_TRIES = 4
+_HELD = 200  # open directories at a time
+# The name was a regular file a moment ago. If it has become a pipe, O_NONBLOCK keeps the open from waiting.
+OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_ZEROS = bytes(CHUNK)
+_KINDS = {stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+
+
+class Redirected(Exception):
+    """The upper layer refers to other names or holds metadata only: the merged view has to be walked instead."""
+
+
+class _Vanished(Exception):
+    """The name is gone, or is something else now."""
+
+
+class _IsFolder(Exception):
+    """The name has become a directory."""
+
+
+class _Frame:
+    """A directory that is being read."""
+
+    __slots__ = (
+        "changed",
+        "depth",
+        "fd",
+        "files",
+        "gaps",
+        "head",
+        "key",
+        "known",
+        "name",
+        "old",
+        "path",
+        "pending",
+        "size",
+        "status",
+    )
+
+    def __init__(self, name: str, path: str, depth: int, fd: int, old: Directory | None) -> None:
+        self.name = name
+        self.path = path
+        self.depth = depth
+        self.fd = fd
+        now = time.time_ns()
+        self.status = os.fstat(fd)
+        # 0 matches nothing: a directory that changed within this tick may change again without showing it.
+        settled = self.status.st_ctime_ns < now - TICK_NS
+        self.key = (self.status.st_dev, self.status.st_ino, self.status.st_ctime_ns if settled else 0)
+        self.old = old
+        self.head = b""
+        self.pending: list[str] = []
+        self.known: Known = {}
+        self.changed = False
+        self.files = 0
+        self.size = 0
+        self.gaps = 0
+
+
+class Walk:
+    """One walk. `directories` is what the next one may rely on."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        limits: Limits,
+        *,
+        cached: Directories | None = None,
+        trust_objects: bool = True,
+        live: bool = False,
+        marks: str = "",
+        find_was: Callable[[str], bytes] | None = None,
+    ) -> None:
+        self._sink = sink
+        self._limits = limits
+        self._cached = cached if cached is not None else {}
+        self._trust_objects = trust_objects
+        self._live = live
+        # Only the namespace that the kernel obeys here counts: in root's mounts the agent may write `user.overlay.*`.
+        self._prefix = f"{marks}.overlay." if marks else ""
+        self._find_was = find_was
+        self._entries = 0
+        self._stack: list[_Frame] = []
+        self._held = 0
+        self.directories: Directories = {}
+        self.is_new = False  # something is to be remembered that was not known
+
+    def run(self, fd: int, path: str) -> tuple[Entry, int]:
+        """Read the directory `fd` and give its entry and the number of files. `path` names it in the cache."""
+        self._base = os.dup(fd)
+        self._held = 1
+        try:
+            return self._run(os.dup(fd), path)
+        except OSError as error:
+            raise from_os(error, "reading the workspace") from error
+        finally:
+            os.close(self._base)
+            for frame in self._stack:
+                if frame.fd >= 0:
+                    os.close(frame.fd)
+            self._stack.clear()
+
+    def _run(self, fd: int, path: str) -> tuple[Entry, int]:
+        frame = self._enter("", path, 0, fd)
+        while True:
+            if frame.pending:
+                name = frame.pending.pop()
+                try:
+                    child = self._descend(frame, name)
+                except (_Vanished, OSError) as error:
+                    self._put_gap(frame, name, error)
+                    continue
+                frame = self._enter(name, f"{frame.path}/{name}", frame.depth + 1, child)
+                continue
+            entry = self._leave(frame)
+            if not self._stack:
+                return entry, frame.files
+            done, frame = frame, self._stack[-1]
+            frame.files += done.files
+            frame.size += done.size
+            frame.gaps |= done.gaps
+            self._put(frame, done.name, None, encode_entry(done.name, entry))
+
+    # -- directories ---------------------------------------------------------------------------------------------------
+
+    def _enter(self, name: str, path: str, depth: int, fd: int) -> _Frame:
+        try:
+            frame = _Frame(name, path, depth, fd, self._cached.get(path))
+        except BaseException:
+            os.close(fd)
+            raise
+        self._stack.append(frame)
+        self._held += 1
+        old = frame.old
+        # ctime of a directory moves with its xattrs, so an unchanged one need not be asked.
+        same = old is not None and old[0] == frame.key and frame.key[2] != 0
+        frame.head = old[1] if old is not None and same else encode_entry("", self._dir_head(fd))
+        self._scan(frame)
+        if not frame.pending:
+            self._release(frame)
+        return frame
+
+    def _dir_head(self, fd: int) -> Entry:
+        xattrs, marks = _read_xattrs(fd, self._prefix)
+        if "redirect" in marks:
+            raise Redirected
+        return Entry(DIR, xattrs=xattrs, flags=flags(opaque=marks.get("opaque") == b"y"))
+
+    def _descend(self, frame: _Frame, name: str) -> int:
+        if frame.depth >= self._limits.max_depth:
+            raise _Vanished("deep")
+        if self._entries > self._limits.max_entries:
+            raise _Vanished("many")
+        if frame.fd < 0:
+            self._reopen(frame)
+        child = os.open(name, OPEN_DIR, dir_fd=frame.fd)
+        if not frame.pending:  # the last one: a chain of any depth needs two descriptors
+            self._release(frame)
+        if self._held >= _HELD:
+            for other in self._stack:
+                if other.fd >= 0:
+                    self._release(other)
+                    break
+        return child
+
+    def _release(self, frame: _Frame) -> None:
+        if frame.fd >= 0:
+            os.close(frame.fd)
+            frame.fd = -1
+            self._held -= 1
+
+    def _reopen(self, frame: _Frame) -> None:
+        """Open a directory again from the nearest one above it that is open."""
+        at = self._stack.index(frame)
+        start = at
+        while start > 0 and self._stack[start].fd < 0:
+            start -= 1
+        fd = os.dup(self._stack[start].fd if self._stack[start].fd >= 0 else self._base)
+        try:
+            for level in self._stack[start + 1 : at + 1]:
+                below = os.open(level.name, OPEN_DIR, dir_fd=fd)
+                os.close(fd)
+                fd = below
+            found = os.fstat(fd)
+            if (found.st_dev, found.st_ino) != frame.key[:2]:
+                raise _Vanished("moved")
+        except BaseException:
+            os.close(fd)
+            raise
+        frame.fd = fd
+        self._held += 1
+
+    def _leave(self, frame: _Frame) -> Entry:
+        """All names are in: make the tree, unless it is the one of last time."""
+        self._stack.pop()
+        self._release(frame)
+        old, known = frame.old, frame.known
+        if old is not None and not frame.changed and len(known) == len(old[6]):
+            digest = old[2]
+            if not self._trust_objects and not self._sink.has(digest):
+                digest = self._put_tree(known)
+        else:
+            digest = self._put_tree(known)
+        key = (*frame.key[:2], 0) if self._live else frame.key
+        self.is_new |= old is None or old[2] != digest or old[0] != key
+        self.directories[frame.path] = (key, frame.head, digest, frame.files, frame.size, frame.gaps, known)
+        head = decode_tree(frame.head)[""]
+        return Entry(
+            DIR,
+            frame.status.st_mode & MODE_BITS,
+            frame.status.st_mtime_ns,
+            frame.size,
+            digest,
+            xattrs=head.xattrs,
+            flags=head.flags | frame.gaps,
+        )
+
+    def _put_tree(self, known: Known) -> bytes:
+        return self._sink.put_tree(encode_tree({name: encoded for name, (_, encoded) in known.items()}))
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def _scan(self, frame: _Frame) -> None:
+        """Look at every name; read the files that are not as they were; leave the directories pending."""
+        old = frame.old[6] if frame.old is not None else {}
+        find, known, pending = old.get, frame.known, frame.pending
+        trust, most = self._trust_objects, self._limits.max_entries
+        is_dir, is_file = stat.S_IFDIR, stat.S_IFREG
+        files = size = 0
+        with os.scandir(frame.fd) as names:
+            for item in names:
+                name = item.name
+                try:
+                    status = item.stat(follow_symlinks=False)
+                except OSError:
+                    continue  # gone since it was listed
+                mode = status.st_mode
+                if mode & 0o170000 == is_dir:
+                    pending.append(name)
+                    continue
+                was = find(name)
+                if (
+                    was is not None
+                    and was[0] == (status.st_ino, status.st_ctime_ns, status.st_mtime_ns, status.st_size, mode)
+                    and (trust or self._still_kept(was[1]))
+                ):
+                    known[name] = was
+                    if mode & 0o170000 == is_file:
+                        files += 1
+                        size += status.st_size
+                    continue
+                if len(known) + self._entries >= most:
+                    self._put_gap(frame, name, _Vanished("many"))
+                    break
+                self._look(frame, name, status, was[1] if was is not None else b"")
+        frame.files += files
+        frame.size += size
+        self._entries += len(known)
+        pending.sort(reverse=True)
+
+    def _still_kept(self, encoded: bytes) -> bool:
+        (entry,) = decode_tree(encoded).values()
+        if entry.kind != FILE:
+            return True
+        # The pieces of a large file would have to be asked for one by one: read it again.
+        return entry.size <= CHUNK and self._sink.has(entry.digest) and (not entry.was or self._sink.has(entry.was))
+
+    def _put(self, frame: _Frame, name: str, signature: Signature | None, encoded: bytes) -> None:
+        frame.known[name] = (signature, encoded)
+        if not frame.changed and (frame.old is None or frame.old[6].get(name, (None, b""))[1] != encoded):
+            frame.changed = True
+
+    def _put_gap(self, frame: _Frame, name: str, error: Exception) -> None:
+        """A directory that could not be entered: gone, swapped, or over a limit."""
+        if isinstance(error, FileNotFoundError | NotADirectoryError) or (
+            isinstance(error, OSError) and error.errno == errno.ELOOP
+        ):
+            return  # gone, or a link now: then it is no directory of this moment
+        reason = "unreadable" if isinstance(error, OSError) else str(error)
+        frame.gaps |= flags(gaps=True)
+        self._put(frame, name, None, encode_entry(name, Entry(LEFT_OUT, stat.S_IFDIR >> 12, target=reason)))
+
+    def _look(self, frame: _Frame, name: str, status: os.stat_result, old: bytes) -> None:
+        now = time.time_ns()
+        try:
+            entry, status = self._read(frame.fd, name, status)
+        except _IsFolder:
+            frame.pending.append(name)
+            return
+        except FileNotFoundError:
+            return
+        self.is_new = True
+        if self._find_was is not None and entry.kind in (FILE, WHITEOUT):
+            entry.was = self._was(frame, name, old)
+        signature: Signature | None = None
+        if not self._live and entry.kind != LEFT_OUT and not entry.torn and status.st_ctime_ns < now - TICK_NS:
+            signature = (status.st_ino, status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_mode)
+        frame.files += entry.kind == FILE
+        frame.size += entry.size if entry.kind == FILE else 0
+        frame.gaps |= flags(torn=entry.torn, gaps=entry.kind == LEFT_OUT)
+        self._put(frame, name, signature, encode_entry(name, entry))
+
+    def _was(self, frame: _Frame, name: str, old: bytes) -> bytes:
+        if old:
+            (before,) = decode_tree(old).values()
+            if before.was and (self._trust_objects or self._sink.has(before.was)):
+                return before.was
+        assert self._find_was is not None
+        return self._find_was(f"{frame.path}/{name}")
+
+    def read_note(self, fd: int, name: str) -> Entry | None:
+        """A single file of a directory; None if there is none."""
+        try:
+            return self._read(fd, name, os.stat(name, dir_fd=fd, follow_symlinks=False))[0]
+        except (FileNotFoundError, _IsFolder):
+            return None
+
+    def _read(self, parent: int, name: str, status: os.stat_result) -> tuple[Entry, os.stat_result]:
+        for _ in range(_TRIES):
+            mode = status.st_mode
+            kind = mode & 0o170000
+            try:
+                if kind == stat.S_IFREG:
+                    return self._read_file(parent, name)
+                if kind == stat.S_IFLNK:
+                    target = os.readlink(name, dir_fd=parent)
+                    return Entry(LINK, 0o777, status.st_mtime_ns, len(os.fsencode(target)), target=target), status
+                if kind == stat.S_IFDIR:
+                    raise _IsFolder
+                if self._prefix and kind == stat.S_IFCHR and status.st_rdev == 0:
+                    return Entry(WHITEOUT), status
+                reason = _KINDS.get(kind, "device")
+                return Entry(LEFT_OUT, kind >> 12, target=reason), status
+            except PermissionError:
+                return Entry(LEFT_OUT, kind >> 12, size=status.st_size, target="unreadable"), status
+            except OSError:
+                # Swapped for something else between the look and the open: look again.
+                status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        return Entry(LEFT_OUT, kind >> 12, target="unreadable"), status
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def _read_file(self, parent: int, name: str) -> tuple[Entry, os.stat_result]:
+        fd = os.open(name, OPEN_FILE, dir_fd=parent)
+        try:
+            before = os.fstat(fd)
+            if not stat.S_ISREG(before.st_mode):
+                raise OSError("not a file any more")
+            held = before.st_blocks * 512
+            if min(held, before.st_size) > self._limits.max_file_bytes:
+                return Entry(LEFT_OUT, stat.S_IFREG >> 12, size=before.st_size, target="large"), before
+            for _ in range(_TRIES):
+                digest, size = self._read_content(fd, before.st_size)
+                after = os.fstat(fd)
+                torn = size != after.st_size or (before.st_mtime_ns, before.st_ctime_ns) != (
+                    after.st_mtime_ns,
+                    after.st_ctime_ns,
+                )
+                before = after
+                if not torn:
+                    break
+            xattrs, marks = _read_xattrs(fd, self._prefix)
+            if "metacopy" in marks:
+                raise Redirected
+        finally:
+            os.close(fd)
+        bits = flags(sparse=held < size, torn=torn)
+        return Entry(FILE, after.st_mode & MODE_BITS, after.st_mtime_ns, size, digest, xattrs=xattrs, flags=bits), after
+
+    def _read_content(self, fd: int, size: int) -> tuple[bytes, int]:
+        if size <= CHUNK:
+            data = read_at(fd, CHUNK + 1, 0)
+            if len(data) <= CHUNK:
+                return self._sink.put(data), len(data)
+            size = os.fstat(fd).st_size
+            if size <= CHUNK:  # grew and shrank while we looked
+                data = data[:size]
+                return self._sink.put(data), len(data)
+        return self._read_pieces(fd, size), size
+
+    def _read_pieces(self, fd: int, size: int) -> bytes:
+        pieces: list[tuple[int, bytes]] = []
+        at = 0
+        while at < size:
+            try:
+                # Holes are jumped over: an 8 TB file of nothing costs one call.
+                number = os.lseek(fd, at, os.SEEK_DATA) // CHUNK
+            except OSError:
+                break
+            at = number * CHUNK
+            if at >= size:
+                break
+            wanted = min(CHUNK, size - at)
+            data = read_at(fd, wanted, at)
+            if len(data) < wanted:
+                data += bytes(wanted - len(data))  # cut off while we read: torn, and read again
+            if data != _ZEROS[:wanted]:
+                pieces.append((number, self._sink.put(data)))
+            at += CHUNK
+        return self._sink.put(encode_pieces(size, pieces))
+
+
+def read_at(fd: int, wanted: int, at: int) -> bytes:
+    """Up to this many bytes from there, fewer only at the end of the file."""
+    data = os.pread(fd, wanted, at)
+    while data and len(data) < wanted:
+        more = os.pread(fd, wanted - len(data), at + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _read_xattrs(fd: int, prefix: str) -> tuple[Xattrs, dict[str, bytes]]:
+    """The xattrs of the user namespace, and the overlay's own marks by their last name."""
+    try:
+        names = os.listxattr(fd)
+    except OSError:
+        return (), {}
+    if not names:
+        return (), {}
+    xattrs, marks = [], {}
+    for name in sorted(names):
+        try:
+            if prefix and name.startswith(prefix):
+                marks[name[len(prefix) :]] = os.getxattr(fd, name)
+            elif name.startswith("user."):
+                xattrs.append((os.fsencode(name), os.getxattr(fd, name)))
+        except OSError:
+            continue  # removed since it was listed
+    return tuple(xattrs), marks
+
+
+__all__ = ["NO_DIGEST", "OPEN_DIR", "OPEN_FILE", "Redirected", "Walk", "read_at"]

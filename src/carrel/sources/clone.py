@@ -1,0 +1,501 @@
+"""A workspace from a repository: fetched once, checked out once, then only mounted.
+
+    {cache}/mirrors/{key}/repo.git     everything fetched from one URL; never collected, as workspaces borrow from it
+    {cache}/mirrors/{key}/fetched      a file whose time says when, and whose text what the origin looked like
+    {cache}/checkouts/{key}/{commit}/tree          the files of a commit: the lowest layer of its workspaces
+    {cache}/checkouts/{key}/{commit}/git-{digest}  a layer with a `.git`: HEAD, refs, config, index; objects borrowed
+
+A second workspace of a commit reads three small files and makes one mount. Its `.git` is its own by copy-on-write: what
+the agent commits stays in its upper layer, and the mirror is only ever read.
+"""
+
+from __future__ import annotations
+
+import os
+
+from carrel.errors import CloneFailed, NotARepository, TimedOut, ToolFailed, Unavailable
+from carrel.model.source import Filled, branch_name
+from carrel.sources.urls import parse_remote
+from carrel.system import layers, repository, stack
+from carrel.system.git import Git
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    from carrel.model.source import FillOptions, Place, Source
+    from carrel.sources.urls import Remote
+
+    class Holding(Protocol):
+        """What holds the objects that a checkout is made from."""
+
+        cache: str
+        key: str
+        git_dir: str
+
+        def git(self) -> Git: ...
+
+
+_EARLIEST = 315619200  # 2 January 1980: zip files, and so wheels, cannot hold an older time
+
+
+def fill(source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
+    """Let `work/` show the newest commit of a branch, or a given commit, with a `.git` of its own."""
+    remote = parse_remote(source.location, options)
+    mirror = Mirror(remote, place.cache, options, progress)
+    branch, commit = mirror.bring(source.branch, source.commit)
+    prepared = Prepared(mirror, branch, commit)
+    with _failing_as_clone(remote):
+        tree = prepared.tree(progress)
+        git_layer = PreparedGit(mirror, prepared).layer()
+        lowers, borrows = _with_submodules(prepared, mirror, [git_layer, tree], options, progress)
+    notes = prepared.notes(submodules=options.submodules)
+    if options.lfs and prepared.has_lfs():
+        raise Unavailable("LFS files cannot be fetched on the host", hint="run git lfs pull in the workspace")
+    if options.identity:
+        own = stack.new_frozen(place)
+        stack.reserve(place, [own, *lowers])
+        _write_identity(own, lowers[0], options.identity, place)
+        lowers = [own, *lowers]
+    mechanism = layers.share(lowers, place, choice=options.mechanism, notes=notes, progress=progress)
+    origin = {
+        "kind": "clone",
+        "url": remote.url,
+        "branch": branch,
+        "commit": commit,
+        "borrows": [mirror.objects, *borrows],
+        "shallow": mirror.is_shallow,
+    }
+    kept = lowers if mechanism in layers.MOUNTED else []
+    return Filled(mechanism=mechanism, layers=kept, origin=origin, notes=notes)
+
+
+def _with_submodules(
+    prepared: Prepared, mirror: Mirror, lowers: list[str], options: FillOptions, progress: Callable[[str], None]
+) -> tuple[list[str], list[str]]:
+    """The layers with that of the submodules on top, if they are wanted and there are any; and what it borrows."""
+    if not options.submodules or not prepared.has_submodules():
+        return lowers, []
+    from carrel.sources import submodules
+
+    layer = f"{lowers[0]}+submodules"
+    with _Locked(prepared.directory):
+        if not os.path.isdir(layer):
+            borrows = submodules.make_layer(layer, prepared, mirror, lowers[0], options, progress)
+        else:
+            borrows = (repository.read_small(f"{layer}.borrows") or b"").decode().split("\n")
+    return [layer, *lowers], borrows
+
+
+class _failing_as_clone:  # noqa: N801 - reads as a statement
+    """Whatever git says no to inside is `clone_failed`, with the URL in its message."""
+
+    def __init__(self, remote: Remote) -> None:
+        self.url = remote.url
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, ToolFailed | TimedOut) and not isinstance(error, CloneFailed):
+            raise CloneFailed(f"{self.url}: {error.message}", hint=error.hint, details=error.details) from error
+
+
+# -- the mirror --------------------------------------------------------------------------------------------------------
+
+
+class Mirror:
+    """Everything we have of one URL, full or shallow, in the home's cache."""
+
+    def __init__(self, remote: Remote, cache: str, options: FillOptions, progress: Callable[[str], None]) -> None:
+        self.remote = remote
+        self.options = options
+        self.progress = progress
+        self.cache = cache
+        self.is_shallow = options.shallow
+        self._choose(options.shallow)
+
+    def _choose(self, shallow: bool) -> None:
+        import hashlib
+
+        self.is_shallow = shallow
+        kind = ("shallow" if shallow else "full") + ("+tags" if self.options.tags else "")
+        self.key = hashlib.sha256(f"{kind} {self.remote.url}".encode()).hexdigest()[:24]
+        self.directory = f"{self.cache}/mirrors/{self.key}"
+        self.git_dir = f"{self.directory}/repo.git"
+        self.objects = f"{self.git_dir}/objects"
+
+    def bring(self, branch: str | None, commit: str | None) -> tuple[str | None, str]:
+        """See to it that a commit is here; give its branch (None if a commit was asked for) and its id."""
+        if commit:
+            return None, self._bring_commit(commit)
+        wanted = branch or self.options.default_branch
+        name = branch_name(wanted) if wanted else None
+        found = self._find(name) if self._is_fresh() else None
+        if found is None:
+            with _Locked(self.directory), _failing_as_clone(self.remote):
+                # Of several who waited for the lock, the first has fetched for all.
+                found = (self._find(name) if self._is_fresh() else None) or self._fetch(name)
+        return found
+
+    def _find(self, branch: str | None) -> tuple[str, str] | None:
+        """What the mirror has for a branch, or for the default one."""
+        if branch is None:
+            head = (repository.read_small(f"{self.git_dir}/HEAD") or b"").decode(errors="replace").strip()
+            branch = head.removeprefix("ref: refs/heads/")
+        commit = repository.find_ref(self.git_dir, f"refs/heads/{branch}")
+        return (branch, commit) if commit else None
+
+    def _is_fresh(self) -> bool:
+        """Whether the mirror need not ask its origin again."""
+        import time
+
+        stamp = f"{self.directory}/fetched"
+        try:
+            if self.remote.scheme == "file":
+                # The origin's own refs say whether anything moved, and cost less to look at than a clock to argue with.
+                return (repository.read_small(stamp) or b"").decode() == self._look()
+            return 0 <= time.time() - os.stat(stamp).st_mtime < self.options.fresh_seconds
+        except OSError:
+            return False
+
+    def _look(self) -> str:
+        found = repository.find_repository(self.remote.path) or find_bare(self.remote.path)
+        if found is None:
+            if not os.path.isdir(self.remote.path):
+                raise CloneFailed(f"there is no repository at {self.remote.path}", hint="check the path")
+            raise NotARepository(f"{self.remote.path} is not a git repository", hint="overlay: takes any folder")
+        return repository.fingerprint(found)
+
+    def git(self) -> Git:
+        """git without a network."""
+        return Git(state=self.directory, config={}, timeout_seconds=self.options.timeout_seconds, failure=CloneFailed)
+
+    def _talking_git(self) -> tuple[Git, dict[str, str]]:
+        """git that may speak to the origin, and to nobody else; and what its environment needs for that."""
+        from carrel.sources.urls import resolve
+
+        protocols, config = resolve(self.remote, self.options)
+        environment = {}
+        if self.remote.scheme == "file":
+            # The far side is a git of its own, which reads no setting of ours but this file: it asks who owns the
+            # repository, and the owner has named this one.
+            trusted = f"{self.directory}/trusted"
+            _write(trusted, f"[safe]\n\tdirectory = {repository.quoted(self.remote.path)}\n".encode())
+            environment["GIT_CONFIG_GLOBAL"] = trusted
+        return self.git().replace(protocols=protocols, config=config), environment
+
+    def _fetch(self, branch: str | None) -> tuple[str, str]:
+        """Ask the origin what it has, and fetch it unless we have it; the lock is held."""
+        looked = self._look() if self.remote.scheme == "file" else ""
+        git, environment = self._talking_git()
+        self._make()
+        self.progress(f"asking {self.remote.url}")
+        default, heads = self._ask(git, environment, branch)
+        wanted = branch or default
+        if wanted is None:
+            raise CloneFailed(f"{self.remote.url} has no default branch", hint="name one: clone:URL#BRANCH")
+        if wanted not in heads:
+            raise CloneFailed(
+                f"{self.remote.url} has no branch {wanted}",
+                hint="git ls-remote --heads lists them",
+                details={"branch": wanted},
+            )
+        if repository.find_ref(self.git_dir, f"refs/heads/{wanted}") != heads[wanted] or not self.is_shallow:
+            names = [f"+refs/heads/{wanted}:refs/heads/{wanted}"] if self.is_shallow else ["+refs/heads/*:refs/heads/*"]
+            self._run_fetch(git, environment, names)
+        if default:
+            _write(f"{self.git_dir}/HEAD", f"ref: refs/heads/{default}\n".encode())
+        _write(f"{self.directory}/fetched", looked.encode())
+        found = self._find(wanted)
+        if found is None:
+            raise CloneFailed(f"{self.remote.url} did not give its branch {wanted}")
+        return found
+
+    def _ask(self, git: Git, environment: dict[str, str], branch: str | None) -> tuple[str | None, dict[str, str]]:
+        """The origin's default branch, and the commits of that branch and of the one asked for."""
+        names = ["HEAD", *([f"refs/heads/{branch}"] if branch else [])]
+        text = git.run("ls-remote", "--symref", "--", self.remote.url, *names, environment=environment)
+        default, heads, head = None, {}, ""
+        for line in text.decode(errors="replace").splitlines():
+            value, _, name = line.partition("\t")
+            if value.startswith("ref: refs/heads/") and name == "HEAD":
+                default = branch_name(value.removeprefix("ref: refs/heads/"))
+            elif name == "HEAD":
+                head = value
+            elif name.startswith("refs/heads/"):
+                heads[name.removeprefix("refs/heads/")] = value
+        if default and head:
+            heads.setdefault(default, head)
+        return default, heads
+
+    def _run_fetch(self, git: Git, environment: dict[str, str], refspecs: list[str]) -> None:
+        if self.options.tags:
+            refspecs = [*refspecs, "+refs/tags/*:refs/tags/*"]
+        depth = ["--depth=1"] if self.is_shallow else ["--prune"]
+        git.run(
+            "fetch",
+            "--progress",
+            "--no-tags",
+            "--no-recurse-submodules",
+            "--no-write-fetch-head",
+            "--no-auto-maintenance",
+            *depth,
+            "--",
+            self.remote.url,
+            *refspecs,
+            git_dir=self.git_dir,
+            environment=environment,
+            progress=self.progress,
+        )
+        self.git().run("pack-refs", "--all", git_dir=self.git_dir)
+
+    def _bring_commit(self, commit: str) -> str:
+        """A commit that we have is never asked for again: its id is its content."""
+        kept = f"refs/carrel/{commit}"
+        if repository.find_ref(self.git_dir, kept):
+            return commit
+        with _Locked(self.directory), _failing_as_clone(self.remote):
+            git, environment = self._talking_git()
+            self._make()
+            if not self._has(commit):
+                try:
+                    self._run_fetch(git, environment, [f"{commit}:{kept}"])
+                except CloneFailed:
+                    if not self.is_shallow:
+                        self._run_fetch(git, environment, ["+refs/heads/*:refs/heads/*"])
+            if self._has(commit):
+                self.git().run("update-ref", kept, commit, git_dir=self.git_dir)
+                return commit
+        if self.is_shallow:
+            # Some servers give a single commit to nobody. Then it takes the history that leads to it.
+            self._choose(shallow=False)
+            return self._bring_commit(commit)
+        raise CloneFailed(f"{self.remote.url} has no commit {commit}", hint="check the id, and that it was pushed")
+
+    def _has(self, commit: str) -> bool:
+        try:
+            return self.git().run("cat-file", "-t", commit, git_dir=self.git_dir).strip() == b"commit"
+        except CloneFailed:
+            return False
+
+    def _make(self) -> None:
+        """An empty bare repository; written aside and renamed, so that a half-made one is never used."""
+        if os.path.isdir(self.git_dir):
+            return
+        from carrel.system.copying import remove_tree
+
+        aside = f"{self.directory}/new.git"
+        remove_tree(aside)
+        repository.private_repository(aside, head="ref: refs/heads/main", config="[core]\n\tbare = true\n")
+        _write(f"{aside}/info/attributes", repository.PINNED_ATTRIBUTES)
+        os.rename(aside, self.git_dir)
+
+
+def find_bare(path: str) -> repository.Repository | None:
+    """A repository without a work tree, if that is what stands at this path."""
+    if os.path.isfile(f"{path}/HEAD") and os.path.isdir(f"{path}/objects") and os.path.isdir(f"{path}/refs"):
+        return repository.Repository(work=path, git_dir=path, common=path, is_plain=False)
+    return None
+
+
+class _Locked:
+    """One process at a time fetches into a mirror."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.descriptor = -1
+
+    def __enter__(self) -> None:
+        import fcntl
+
+        os.makedirs(self.directory, 0o755, exist_ok=True)  # the home around it is closed; a sandbox reads what is below
+        self.descriptor = os.open(f"{self.directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+
+def _write(path: str, content: bytes) -> None:
+    """Replace a small file of ours in one step."""
+    temporary = f"{path}.{os.getpid()}"
+    with open(temporary, "wb") as file:
+        file.write(content)
+    os.rename(temporary, path)
+
+
+# -- the layers --------------------------------------------------------------------------------------------------------
+
+
+class Prepared:
+    """The files of one commit, checked out once for all its workspaces."""
+
+    def __init__(self, mirror: Holding, branch: str | None, commit: str) -> None:
+        self.mirror = mirror
+        self.branch = branch
+        self.commit = commit
+        self.directory = f"{mirror.cache}/checkouts/{mirror.key}/{commit}"
+
+    def tree(self, progress: Callable[[str], None]) -> str:
+        """The path of the files, made if nobody has needed them before."""
+        tree = f"{self.directory}/tree"
+        if not os.path.isdir(tree):
+            with _Locked(self.directory):
+                if not os.path.isdir(tree):
+                    self._check_out(tree, progress)
+        return tree
+
+    def _check_out(self, tree: str, progress: Callable[[str], None]) -> None:
+        from carrel.system.copying import remove_tree
+
+        aside = f"{self.directory}/new"
+        remove_tree(aside)
+        os.mkdir(aside, 0o755)
+        git = self.mirror.git()
+        done = repository.checkout(
+            git, self.mirror.git_dir, self.commit, aside, seconds=self._time(git), progress=progress
+        )
+        _write(f"{self.directory}/index", done.index)
+        _write(f"{self.directory}/submodules", "\n".join(done.submodules).encode(errors="surrogateescape"))
+        _write(f"{self.directory}/lfs", b"1" if done.has_lfs else b"")
+        _sync(self.directory)
+        os.rename(aside, tree)
+
+    def _time(self, git: Git) -> int:
+        """The commit's own time for all its files: the same in every workspace, and before that of the index."""
+        import time
+
+        text = git.run("cat-file", "commit", self.commit, git_dir=self.mirror.git_dir)
+        committer = next(line for line in text.splitlines() if line.startswith(b"committer "))
+        said = committer.split()[-2]
+        return max(_EARLIEST, min(int(said) if said.isdigit() else 0, int(time.time()) - 10))
+
+    def has_submodules(self) -> bool:
+        """Whether the commit has a place for other repositories."""
+        return bool(repository.read_small(f"{self.directory}/submodules"))
+
+    def has_lfs(self) -> bool:
+        """Whether some files are only pointers."""
+        return repository.read_small(f"{self.directory}/lfs") == b"1"
+
+    def notes(self, *, submodules: bool = False) -> list[str]:
+        """What the checkout left out; nothing of submodules if they were fetched."""
+        notes = []
+        if self.has_submodules() and not submodules:
+            notes.append(self._submodule_note())
+        if self.has_lfs():
+            notes.append(
+                "the repository uses Git LFS: large files are pointers until git lfs pull is run in the workspace"
+            )
+        return notes
+
+    def _submodule_note(self) -> str:
+        names = (repository.read_small(f"{self.directory}/submodules") or b"").decode(errors="replace").split("\n")
+        shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+        return f"{len(names)} submodules are empty ({shown}): ask for submodules, or git submodule update --init"
+
+
+class PreparedGit:
+    """A `.git` for one commit and branch: a layer over the files, shared like them."""
+
+    def __init__(self, mirror: Mirror, prepared: Prepared) -> None:
+        self.mirror = mirror
+        self.branch = prepared.branch
+        self.commit = prepared.commit
+        self.directory = prepared.directory
+
+    def layer(self) -> str:
+        """The path of the layer, made if nobody has needed it before; the files must be checked out."""
+        layer = f"{self.directory}/git-{self._digest()}"
+        if not os.path.isdir(layer):
+            with _Locked(self.directory):
+                if not os.path.isdir(layer):
+                    self._write_git(layer)
+        return layer
+
+    def _digest(self) -> str:
+        """What the `.git` depends on besides the commit."""
+        import hashlib
+
+        digest = hashlib.sha256(f"{self.branch} {self.mirror.remote.url}\n".encode())
+        for name in ("packed-refs", "shallow"):
+            digest.update(repository.read_small(f"{self.mirror.git_dir}/{name}", 64 << 20) or b"-")
+        return digest.hexdigest()[:16]
+
+    def _write_git(self, layer: str) -> None:
+        from carrel.system.copying import remove_tree
+
+        aside = f"{self.directory}/new-git"
+        remove_tree(aside)
+        os.mkdir(aside, 0o755)
+        packed, default = self._refs()
+        repository.private_repository(
+            f"{aside}/.git",
+            head=f"ref: refs/heads/{self.branch}" if self.branch else self.commit,
+            config=self._config(),
+            packed_refs=packed,
+            borrows=[self.mirror.objects],
+            index=f"{self.directory}/index",
+            shallow=repository.read_small(f"{self.mirror.git_dir}/shallow"),
+            remote_head=f"refs/remotes/origin/{default}" if default else None,
+        )
+        os.rename(aside, layer)
+
+    def _refs(self) -> tuple[bytes, str | None]:
+        """The mirror's branches as those of `origin`, the one checked out as our own too; and the default branch."""
+        lines: dict[str, str] = {}
+        names: list[str] = []
+        for line in (
+            (repository.read_small(f"{self.mirror.git_dir}/packed-refs", 64 << 20) or b"").decode().splitlines()
+        ):
+            value, _, name = line.partition(" ")
+            if name.startswith("refs/heads/"):
+                names.append(name.removeprefix("refs/heads/"))
+                lines[f"refs/remotes/origin/{names[-1]}"] = value
+            elif name.startswith("refs/tags/"):
+                lines[name] = value
+        if self.branch:
+            lines[f"refs/heads/{self.branch}"] = self.commit
+        head = (repository.read_small(f"{self.mirror.git_dir}/HEAD") or b"").decode().strip()
+        default = head.removeprefix("ref: refs/heads/")
+        # Not "peeled": that would promise that every tag of a tag says what it stands for.
+        text = "# pack-refs with: sorted \n" + "".join(f"{lines[name]} {name}\n" for name in sorted(lines))
+        return text.encode(), default if default in names else None
+
+    def _config(self) -> str:
+        names = self.branch if self.mirror.is_shallow and self.branch else "*"
+        text = (
+            "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n"
+            f'{repository.CALM}[remote "origin"]\n\turl = {repository.quoted(self.mirror.remote.url)}\n'
+            f"\tfetch = +refs/heads/{names}:refs/remotes/origin/{names}\n"
+        )
+        if self.branch:
+            text += (
+                f"[branch {repository.quoted(self.branch)}]\n\tremote = origin\n\tmerge = refs/heads/{self.branch}\n"
+            )
+        return text
+
+
+def _write_identity(layer: str, git_layer: str, identity: tuple[str, str], place: Place) -> None:
+    """A layer with nothing but a config that also says who commits."""
+    config = repository.read_small(f"{git_layer}/.git/config") or b""
+    os.makedirs(f"{layer}/.git", 0o755)
+    repository.write_text(f"{layer}/.git/config", config + repository.identity_config(identity).encode())
+    if place.owner:
+        for path in (layer, f"{layer}/.git", f"{layer}/.git/config"):
+            os.chown(path, *place.owner)
+
+
+def _sync(directory: str) -> None:
+    """Have the file system write everything: a power failure must not leave empty files under a finished name."""
+    from ctypes import c_int
+
+    from carrel.system.libc import libc
+
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        libc.syncfs(c_int(descriptor))
+    finally:
+        os.close(descriptor)

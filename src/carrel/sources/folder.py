@@ -1,0 +1,55 @@
+"""Somebody's folder, used in place: nothing is copied and every change is made there at once."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from carrel.errors import FolderNotFound, FolderNotReadable, NotADirectory
+from carrel.model.source import Filled
+from carrel.system import layers
+from carrel.system.stack import work_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from carrel.model.source import FillOptions, Place, Source
+
+
+def fill(source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
+    """Point `work` at the folder: a link, so that removing the workspace cannot remove what is in it."""
+    del options, progress
+    path = check_folder(source.location)
+    work = work_of(place)
+    if os.path.isdir(work):
+        os.rmdir(work)
+    os.symlink(path, work)
+    return Filled(mechanism=layers.NONE, layers=[], origin={"kind": "folder", "path": path}, notes=[])
+
+
+def check_folder(location: str) -> str:
+    """The real path of a folder that exists, is a directory and can be read; one error for each of the three."""
+    path = os.path.realpath(location)
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FolderNotFound(
+            f"there is no folder {location}", hint="check the spelling; relative paths are too"
+        ) from None
+    except PermissionError:
+        raise _not_readable(location) from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectory(f"{location} is not a directory")
+    try:
+        with os.scandir(path) as entries:
+            next(entries, None)
+        if not os.access(path, os.X_OK):
+            raise _not_readable(location)
+    except PermissionError:
+        raise _not_readable(location) from None
+    return path
+
+
+def _not_readable(location: str) -> FolderNotReadable:
+    return FolderNotReadable(f"{location} cannot be read", hint="check the owner and mode of the folder")

@@ -1,0 +1,263 @@
+"""A copy-on-write view of any folder: uncommitted, untracked and ignored files included.
+
+The folder is the lowest layer and is never written. What must look different in the workspace goes into a small layer
+above it (`Trim`), so that the upper layer holds the agent's changes and nothing else:
+
+- paths that stay behind, named in `.awignore` or by the caller, and our own home if it lies inside the folder;
+- git's config, with settings by which the first `git status` does not read every file again;
+- a private `.git` wherever the folder's own leads into a repository elsewhere (a linked work tree, a submodule, a
+  link): through such a pointer an agent without a sandbox would write the user's refs and index.
+
+What changes in the folder later shows through where the workspace has not changed it itself; `has_moved` tells.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from carrel.errors import InvalidConfig
+from carrel.model.source import Filled
+from carrel.sources.folder import check_folder
+from carrel.system import layers, repository, stack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from carrel.model.source import FillOptions, Place, Source
+
+IGNORE_FILE = ".awignore"
+
+
+def fill(source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
+    """Let `work/` show the folder."""
+    import time
+
+    path = check_folder(source.location)
+    notes: list[str] = []
+    since = time.time_ns()
+    left_out = _left_out(path, place, options)
+    trim = Trim(path, stack.new_frozen(place), place)
+    stack.reserve(place, [trim.layer, path])
+    for name in left_out:
+        trim.hide(name)
+    borrows = _calm_git(path, trim, options, notes)
+    lowers = trim.finish()
+    notes += [f"{below} is another file system and looks empty in the workspace" for below in _other_mounts(path)]
+    mechanism = layers.share(
+        lowers, place, choice=options.mechanism, notes=notes, progress=progress, avoid=_ours(place)
+    )
+    if mechanism not in layers.MOUNTED:
+        trim.remove()
+        lowers = []
+    origin = {
+        "kind": "overlay",
+        "path": path,
+        "since_ns": since,
+        "fingerprint": fingerprint(path),
+        "left_out": left_out,
+        "borrows": borrows,
+    }
+    return Filled(mechanism=mechanism, layers=lowers, origin=origin, notes=notes)
+
+
+class Trim:
+    """A layer of few entries over a folder, which is made when the first of them is."""
+
+    def __init__(self, origin: str, layer: str, place: Place) -> None:
+        self.origin = origin
+        self.layer = layer
+        self.place = place
+        self.directories: list[str] = []
+
+    def hide(self, name: str) -> None:
+        """Make a path of the folder invisible."""
+        os.mknod(self._ready(name), stat.S_IFCHR, 0)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put a file over one of the folder."""
+        path = self._ready(name)
+        repository.write_text(path, content)
+        self._own(path)
+
+    def put_repository(self, name: str, found: repository.Repository, extra: str) -> None:
+        """Put a private `.git` over whatever stands there."""
+        from carrel.system.copying import give_tree
+
+        path = self._ready(name)
+        repository.borrowed_repository(found, path, extra)
+        if self.place.owner:
+            give_tree(path, self.place.owner)
+
+    def finish(self) -> list[str]:
+        """The lower layers: this one, if there is anything in it, and the folder."""
+        for name in (*reversed(self.directories), "") if os.path.isdir(self.layer) else ():
+            status = os.lstat(f"{self.origin}/{name}")
+            path = f"{self.layer}/{name}"
+            os.chmod(path, stat.S_IMODE(status.st_mode))
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        return [self.layer, self.origin] if os.path.isdir(self.layer) else [self.origin]
+
+    def remove(self) -> None:
+        from carrel.system.copying import remove_tree
+
+        remove_tree(self.layer)
+
+    def _ready(self, name: str) -> str:
+        """The path of an entry whose directories exist."""
+        if not os.path.isdir(self.layer):
+            os.mkdir(self.layer, 0o755)
+            self._own(self.layer)
+        parent = os.path.dirname(name)
+        missing = []
+        while parent and not os.path.isdir(f"{self.layer}/{parent}"):
+            missing.append(parent)
+            parent = os.path.dirname(parent)
+        for directory in reversed(missing):
+            os.mkdir(f"{self.layer}/{directory}", 0o755)
+            self._own(f"{self.layer}/{directory}")
+            self.directories.append(directory)
+        return f"{self.layer}/{name}"
+
+    def _own(self, path: str) -> None:
+        if self.place.owner:
+            os.chown(path, *self.place.owner)
+
+
+# -- what stays behind -------------------------------------------------------------------------------------------------
+
+
+def _left_out(path: str, place: Place, options: FillOptions) -> list[str]:
+    text = repository.read_small(f"{path}/{IGNORE_FILE}") or b""
+    lines = [line.strip() for line in text.decode(errors="surrogateescape").splitlines()]
+    patterns = [line for line in lines if line and not line.startswith("#")] + list(options.leave_out)
+    names = {name for pattern in patterns for name in expand(path, pattern)}
+    names.update(ours[len(path) :].lstrip("/") for ours in _ours(place) if ours.startswith(path.rstrip("/") + "/"))
+    # A path below another one that is hidden is hidden with it.
+    return [name for name in sorted(names) if not any(name.startswith(f"{other}/") for other in names)]
+
+
+def _ours(place: Place) -> list[str]:
+    """The home and the directory of all workspaces: an agent must not find them in its own files."""
+    return [os.path.realpath(path) for path in (os.path.dirname(place.cache), os.path.dirname(stack.carrel_of(place)))]
+
+
+def expand(path: str, pattern: str, file: str = IGNORE_FILE) -> list[str]:
+    """Existing paths that a pattern names. It is matched from the top, part by part, so nothing has to be searched."""
+    parts = [part for part in pattern.strip("/").split("/") if part]
+    if not parts or pattern.startswith("!") or any(part in ("..", ".", "**") for part in parts):
+        raise InvalidConfig(
+            f"{pattern!r} in {file} cannot be used",
+            hint="each line is a path from the top of the folder; * and ? stand for parts of one name",
+        )
+    found = [""]
+    for part in parts:
+        found = [f"{name}/{match}".lstrip("/") for name in found for match in _matches(f"{path}/{name}", part)]
+    return found
+
+
+def _matches(directory: str, part: str) -> list[str]:
+    if not any(char in part for char in "*?["):
+        return [part] if os.path.lexists(f"{directory}/{part}") else []
+    from fnmatch import fnmatchcase
+
+    try:
+        return [name for name in os.listdir(directory) if fnmatchcase(name, part)]
+    except OSError:
+        return []
+
+
+def _other_mounts(path: str) -> list[str]:
+    from carrel.system import mounts
+
+    return mounts.mounts_below(path)
+
+
+# -- git ---------------------------------------------------------------------------------------------------------------
+
+
+def _calm_git(path: str, trim: Trim, options: FillOptions, notes: list[str]) -> list[str]:
+    """Make git at home in the workspace; give the object directories outside that it reads."""
+    found = repository.find_repository(path)
+    if found is None:
+        return []
+    extra = repository.identity_config(options.identity)
+    if not found.is_plain:
+        trim.put_repository(".git", found, extra)
+        notes.append(
+            "the folder's .git leads elsewhere: the workspace has one of its own, which starts at the same commit"
+        )
+        return repository.borrows_of(found)
+    config = repository.read_small(f"{path}/.git/config") or b""
+    trim.write(".git/config", repository.calmed(config, extra))
+    for name in ("worktrees", "index.lock"):
+        if os.path.lexists(f"{path}/.git/{name}"):
+            trim.hide(f".git/{name}")
+    for name, nested in _linked_work_trees(path):
+        trim.put_repository(f"{name}/.git", nested, extra)
+        notes.append(f"{name} is a linked work tree: in the workspace it is a repository of its own")
+    return repository.alternates_of(f"{path}/.git/objects")
+
+
+def _linked_work_trees(path: str) -> Iterator[tuple[str, repository.Repository]]:
+    """Work trees of this repository that lie inside the folder; git lists them, so nothing has to be searched."""
+    try:
+        names = os.listdir(f"{path}/.git/worktrees")
+    except OSError:
+        return
+    for name in sorted(names):
+        pointer = repository.read_small(f"{path}/.git/worktrees/{name}/gitdir")
+        folder = os.path.dirname(os.path.realpath(os.fsdecode((pointer or b"").strip())))
+        if folder.startswith(f"{path}/"):
+            found = repository.find_repository(folder)
+            if found is not None:
+                yield folder[len(path) + 1 :], found
+
+
+# -- has the folder moved on? ------------------------------------------------------------------------------------------
+
+
+def fingerprint(path: str) -> str:
+    """Something that changes when the folder's top level or its commit does: cheap, and blind further down."""
+    import hashlib
+
+    digest = hashlib.sha1(usedforsecurity=False)
+    with os.scandir(path) as entries:
+        found = sorted((entry for entry in entries if entry.name != ".git"), key=lambda entry: entry.name)
+    for entry in found[:2000]:
+        status = entry.stat(follow_symlinks=False)
+        digest.update(b"%s %d %d %d\n" % (os.fsencode(entry.name), status.st_mtime_ns, status.st_size, status.st_ino))
+    git = repository.find_repository(path)
+    if git is not None:
+        digest.update(repr(repository.head_of(git)).encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def has_moved(filled: Filled) -> bool:
+    """Whether the folder is known to have changed since; False means only that nothing was seen at a glance."""
+    try:
+        return bool(fingerprint(filled.origin["path"]) != filled.origin["fingerprint"])
+    except OSError:
+        return True
+
+
+def changed_since(filled: Filled, limit: int = 100) -> list[str]:
+    """Paths in the folder that changed after the workspace was made, at most `limit`; reads every directory."""
+    top, since = filled.origin["path"], filled.origin["since_ns"]
+    left_out = set(filled.origin.get("left_out", ()))
+    changed: list[str] = []
+    pending = [""]
+    while pending and len(changed) < limit:
+        directory = pending.pop()
+        with os.scandir(f"{top}/{directory}") as entries:
+            for entry in entries:
+                name = f"{directory}/{entry.name}".lstrip("/")
+                if name == ".git" or name in left_out:
+                    continue
+                status = entry.stat(follow_symlinks=False)
+                if max(status.st_mtime_ns, status.st_ctime_ns) > since:
+                    changed.append(name)
+                if stat.S_ISDIR(status.st_mode):
+                    pending.append(name)
+    return sorted(changed)[:limit]

@@ -1,0 +1,198 @@
+"""A real `git worktree` of a repository of the user's: detached at HEAD, listed by it, sharing its objects and refs.
+
+Only for those who ask for it: the agent and the user share one repository. In a sandbox the repository must be
+read-only and the agent writes its own corner alone, which `origin` of the result says:
+
+    repository   the shared `.git`          to be mounted read-only
+    admin        .git/worktrees/carrel-UID  HEAD, index and logs of this work tree; may be written
+    environment  variables for runs: new objects go into admin/objects, old ones are read from the repository
+
+The files come from a checkout in our cache that all work trees of a commit share; git's own `worktree add` writes each
+of them every time. The entry is locked, so that `git worktree prune` leaves it alone while nothing is mounted.
+"""
+
+from __future__ import annotations
+
+import os
+
+from carrel.errors import InvalidSource, NotARepository
+from carrel.model.source import Filled, is_commit
+from carrel.sources.clone import Prepared, find_bare
+from carrel.sources.folder import check_folder
+from carrel.sources.overlay import expand
+from carrel.system import layers, repository, stack
+from carrel.system.git import Git, find_git
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from carrel.model.source import FillOptions, Place, Source
+
+INCLUDE_FILE = ".worktreeinclude"
+_MARK = "carrel"  # a file in our entries: which workspace's layers they belong to
+
+
+def fill(source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
+    """Register a work tree and let `work/` show the files of HEAD, and those that `.worktreeinclude` names."""
+    found = _find(check_folder(source.location), source.location)
+    find_git()
+    branch, commit = repository.head_of(found)
+    if not commit or not is_commit(commit):
+        raise InvalidSource(f"{source.location} has no commit yet", hint="commit something, or use overlay:")
+    heal(found.common)
+    prepared = Prepared(_Shared(found, place, options), None, commit)
+    tree = prepared.tree(progress)
+    admin = f"{found.common}/worktrees/carrel-{place.uid}"
+    own = stack.new_frozen(place)
+    stack.reserve(place, [own, tree])
+    _write_layer(own, admin, found, place)
+    _register(admin, prepared, tree, place)
+    notes = prepared.notes()
+    mechanism = layers.share([own, tree], place, choice=options.mechanism, notes=notes, progress=progress)
+    origin = {
+        "kind": "worktree",
+        "path": found.work,
+        "repository": found.common,
+        "admin": admin,
+        "commit": commit,
+        "branch": branch,
+        "borrows": repository.borrows_of(found),
+        "environment": {
+            "GIT_OBJECT_DIRECTORY": f"{admin}/objects",
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": f"{found.common}/objects",
+        },
+    }
+    kept = [own, tree] if mechanism in layers.MOUNTED else []
+    return Filled(mechanism=mechanism, layers=kept, origin=origin, notes=notes)
+
+
+class _Shared:
+    """The user's repository in the place of a mirror: read, and never written by git."""
+
+    def __init__(self, found: repository.Repository, place: Place, options: FillOptions) -> None:
+        import hashlib
+
+        self.cache = place.cache
+        self.key = hashlib.sha256(f"worktree {found.common}".encode()).hexdigest()[:24]
+        self.git_dir = found.common
+        self.timeout_seconds = options.timeout_seconds
+
+    def git(self) -> Git:
+        """git without a network."""
+        return Git(state=self.cache, config={}, timeout_seconds=self.timeout_seconds)
+
+
+def _find(path: str, shown: str) -> repository.Repository:
+    """The repository that a folder is in, as git would look for it."""
+    directory = path
+    while True:
+        found = repository.find_repository(directory) or find_bare(directory)
+        if found is not None:
+            return found
+        if directory == "/":
+            raise NotARepository(f"{shown} is not in a git repository", hint="overlay: takes any folder")
+        directory = os.path.dirname(directory)
+
+
+def _write_layer(layer: str, admin: str, found: repository.Repository, place: Place) -> None:
+    """What stands over the checkout: the file that points at our entry, and what the user wants to come along."""
+    from carrel.system import copying
+
+    os.mkdir(layer, 0o755)
+    text = (repository.read_small(f"{found.work}/{INCLUDE_FILE}") or b"").decode(errors="surrogateescape")
+    patterns = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    for name in sorted({name for pattern in patterns for name in expand(found.work, pattern, INCLUDE_FILE)}):
+        copying.copy_entry(found.work, layer, name)
+    repository.write_text(f"{layer}/.git", f"gitdir: {admin}\n".encode())
+    if place.owner:
+        copying.give_tree(layer, place.owner)
+
+
+def _register(admin: str, prepared: Prepared, tree: str, place: Place) -> None:
+    """Write the entry aside, then rename it: git takes every directory in `worktrees` for an entry."""
+    from carrel.system.copying import give_tree
+
+    parent = os.path.dirname(admin)
+    common = os.path.dirname(parent)
+    aside = f"{common}/carrel-new-{place.uid}"
+    for directory in (aside, f"{aside}/objects", f"{aside}/objects/info", f"{aside}/objects/pack"):
+        os.mkdir(directory, 0o755)
+    with open(f"{prepared.directory}/index", "rb") as file:
+        index = repository.with_full_stats(file.read(), tree, place.owner)
+    texts = {
+        "HEAD": prepared.commit,
+        "commondir": "../..",
+        "gitdir": f"{place.root}/work/.git",
+        "locked": f"workspace {place.uid}",
+        _MARK: place.layers,
+    }
+    for name, text in texts.items():
+        repository.write_text(f"{aside}/{name}", f"{text}\n".encode(errors="surrogateescape"))
+    repository.write_text(f"{aside}/index", index)
+    if place.owner:
+        give_tree(aside, place.owner)
+    if not os.path.isdir(parent):
+        os.mkdir(parent, 0o755)
+        status = os.stat(common)
+        if os.geteuid() == 0:
+            os.chown(parent, status.st_uid, status.st_gid)
+    os.rename(aside, admin)
+
+
+def point_back(filled: Filled, place: Place) -> None:
+    """Let the entry say where the work tree is now; a workspace is renamed after it is filled, and may be moved."""
+    admin = filled.origin["admin"]
+    wanted = f"{place.root}/work/.git\n".encode(errors="surrogateescape")
+    if repository.read_small(f"{admin}/gitdir") == wanted or not os.path.isdir(admin):
+        return
+    repository.write_text(f"{admin}/gitdir.new", wanted)
+    if place.owner:
+        os.chown(f"{admin}/gitdir.new", *place.owner)
+    os.rename(f"{admin}/gitdir.new", f"{admin}/gitdir")
+
+
+def unregister(filled: Filled) -> None:
+    """Take our entry out of the repository; what was committed there and never taken over is gone with it."""
+    from carrel.system.copying import remove_tree
+
+    admin = filled.origin["admin"]
+    if os.path.isfile(f"{admin}/{_MARK}"):
+        remove_tree(admin)
+
+
+def heal(common: str) -> list[str]:
+    """Remove entries of ours whose workspace is gone, layers and all; others, live or not ours, are not touched."""
+    from carrel.system.copying import remove_tree
+
+    gone = []
+    try:
+        names = os.listdir(f"{common}/worktrees")
+    except OSError:
+        return []
+    for name in names:
+        admin = f"{common}/worktrees/{name}"
+        mark = repository.read_small(f"{admin}/{_MARK}")
+        pointer = repository.read_small(f"{admin}/gitdir") or b""
+        if mark is None or not name.startswith("carrel-"):
+            continue
+        work = os.path.dirname(os.fsdecode(pointer.strip()))
+        if not os.path.exists(os.fsdecode(mark.strip())) and not os.path.exists(work):
+            remove_tree(admin)
+            gone.append(name)
+    return gone
+
+
+def private_layer(parent: Filled, place: Place) -> str:
+    """A layer for a fork of a work tree: a `.git` of its own at the same commit, instead of the parent's entry."""
+    from carrel.system.copying import give_tree
+
+    admin, common = parent.origin["admin"], parent.origin["repository"]
+    found = repository.Repository(work=parent.origin["path"], git_dir=admin, common=common, is_plain=False)
+    layer = stack.new_frozen(place)
+    stack.reserve(place, [layer])
+    os.mkdir(layer, 0o755)
+    repository.borrowed_repository(found, f"{layer}/.git")
+    if place.owner:
+        give_tree(layer, place.owner)
+    return layer

@@ -1,0 +1,163 @@
+"""A run's output as frames: which stream, when, how many bytes, the bytes.
+
+One file holds both streams in the order in which they arrived, byte for byte, and grows at its end only, so that any
+number of processes can read along. The last frame is the end of the run. The same frames travel over the control
+socket in both directions. A reader that finds half a frame waits for the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import time
+
+from carrel.model.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+STDIN, STDOUT, STDERR = 0, 1, 2
+DROPPED = 3  # from here on output is counted and not kept
+END = 4  # the run is over; the payload is its result as JSON
+RESIZE = 5  # rows and columns, two 16-bit numbers
+STOP = 6
+HELLO = 7  # a client says what it wants: any of b"oi", output and the right to write stdin
+EOF = 8  # nothing more for stdin
+
+_HEADER = struct.Struct("<BxxxIQ")
+HEADER_SIZE = _HEADER.size
+MAX_PAYLOAD = 1 << 20
+
+
+class Frame(Value):
+    """One piece."""
+
+    stream: int
+    time_ns: int
+    data: bytes
+
+
+def pack(stream: int, data: bytes = b"") -> bytes:
+    """A frame with the time of now."""
+    return _HEADER.pack(stream, len(data), time.time_ns()) + data
+
+
+def header(stream: int, size: int) -> bytes:
+    """What stands before `size` bytes, for writing both in one call."""
+    return _HEADER.pack(stream, size, time.time_ns())
+
+
+def take(buffer: bytearray) -> Frame | None:
+    """Take the first whole frame off a buffer; ValueError if the sender is not one of ours."""
+    if len(buffer) < HEADER_SIZE:
+        return None
+    stream, size, time_ns = _HEADER.unpack_from(buffer)
+    if size > MAX_PAYLOAD:
+        raise ValueError("the frame is too large")
+    if len(buffer) < HEADER_SIZE + size:
+        return None
+    data = bytes(buffer[HEADER_SIZE : HEADER_SIZE + size])
+    del buffer[: HEADER_SIZE + size]
+    return Frame(stream=stream, time_ns=time_ns, data=data)
+
+
+class Output:
+    """The writing end: appends frames until the cap, then one mark, then only counts."""
+
+    def __init__(self, path: str, cap: int | None) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._room = cap
+        self.kept = 0
+        self.dropped = 0
+
+    def add(self, stream: int, data: memoryview) -> None:
+        """Keep what there is room for. A full disk ends the keeping, not the run."""
+        size = len(data)
+        room = size if self._room is None else min(size, self._room)
+        if room and not self._write(stream, data[:room]):
+            room, self._room = 0, 0
+        self.kept += room
+        if room < size:
+            if not self.dropped:
+                self._write(DROPPED, memoryview(b""))
+            self.dropped += size - room
+        if self._room is not None:
+            self._room -= room
+
+    def _write(self, stream: int, data: memoryview) -> bool:
+        start = os.fstat(self._file).st_size
+        head = header(stream, len(data))
+        try:
+            done = os.writev(self._file, [head, data])
+            while done < len(head) + len(data):
+                rest = done - len(head)
+                done += os.write(self._file, data[rest:] if rest >= 0 else head[done:] + data.tobytes())
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, start)  # no half frames
+            return False
+        return True
+
+    def end(self, result: bytes) -> None:
+        """Write the last frame."""
+        self._write(END, memoryview(result))
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def read(path: str, offset: int = 0) -> Iterator[Frame]:
+    """The whole frames that are there now, from an offset that lies between two frames."""
+    with open(path, "rb", buffering=1 << 18) as file:
+        file.seek(offset)
+        while len(head := file.read(HEADER_SIZE)) == HEADER_SIZE:
+            stream, size, time_ns = _HEADER.unpack(head)
+            data = file.read(size)
+            if len(data) < size:
+                return
+            yield Frame(stream=stream, time_ns=time_ns, data=data)
+
+
+def follow(path: str, is_over: Callable[[], bool], *, offset: int = 0) -> Iterator[Frame]:
+    """Frames as they come, until the last one; `is_over` says that no more can come although that one is missing."""
+    watch = _Watch(path)
+    try:
+        while True:
+            over = is_over()  # asked before reading: what was written before the end is then read for certain
+            for frame in read(path, offset):
+                offset += HEADER_SIZE + len(frame.data)
+                yield frame
+                if frame.stream == END:
+                    return
+            if over:
+                return
+            watch.wait(1.0)
+    finally:
+        watch.close()
+
+
+class _Watch:
+    """Wait until a file grows: by inotify, because polling costs either time or processor."""
+
+    def __init__(self, path: str) -> None:
+        from carrel.system.libc import libc
+
+        in_modify, in_nonblock_cloexec = 0x2, 0o2004000
+        self._inotify = libc.inotify_init1(in_nonblock_cloexec)
+        if self._inotify >= 0 and libc.inotify_add_watch(self._inotify, os.fsencode(path), in_modify) < 0:
+            self.close()
+
+    def wait(self, seconds: float) -> None:
+        import select
+
+        if self._inotify < 0:
+            time.sleep(min(seconds, 0.02))
+        elif select.select([self._inotify], [], [], seconds)[0]:
+            os.read(self._inotify, 4096)
+
+    def close(self) -> None:
+        if self._inotify >= 0:
+            os.close(self._inotify)
+        self._inotify = -1

@@ -1,0 +1,163 @@
+"""The system calls that a confined program does not get, as a classic BPF program.
+
+A deny list: a development tool uses several hundred calls, and one that is missing breaks it in ways nobody can
+explain. Refused is what reaches past the namespaces (ptrace, keyrings, mounts, handles), what has carried kernel
+exploits and no build needs (io_uring, bpf, userfaultfd, perf), what would open a fresh set of namespaces, and whatever
+is newer than this list. The answers are errors that programs already handle; only a foreign instruction set is killed,
+because its numbers mean other calls.
+
+`clone3` hands its flags over by pointer, where a filter cannot look: it answers ENOSYS, and every C library then falls
+back to `clone`, whose flags are an argument.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from errno import EAFNOSUPPORT, ENOSYS, EPERM
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ALLOW = 0x7FFF0000
+KILL = 0x80000000
+_ERRNO = 0x00050000
+
+# offsets in struct seccomp_data; arguments are 64 bits wide, low half first (both machines are little-endian)
+_NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
+
+_LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
+_EQUAL, _GREATER_OR_EQUAL, _HAS_BITS = 0x15, 0x35, 0x45
+
+_X32 = 0x40000000
+_NEW_NAMESPACES = 0x7E020000 | 0x00000080  # CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID, NET; CLONE_NEWTIME
+_SET_UID = 0o4000
+_LAST_KNOWN = 467  # open_tree_attr; what came later is unknown to this list
+
+# AF_UNIX, AF_INET, AF_INET6, AF_NETLINK; of netlink only the routing family, which getaddrinfo asks
+_FAMILIES, _NETLINK, _NETLINK_ROUTE = (1, 2, 10, 16), 16, 0
+
+# TIOCSTI and TIOCLINUX type into a terminal, TIOCCONS takes the console over, TIOCSETD loads line disciplines
+_TERMINAL_REQUESTS = (0x5412, 0x541C, 0x541D, 0x5423)
+
+# numbers since 424 are the same on every machine
+_REFUSED_EVERYWHERE = {
+    "pidfd_getfd": 438, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428,
+    "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "mount_setattr": 442,
+    "quotactl_fd": 443, "open_tree_attr": 467, "lsm_set_self_attr": 460,
+}  # fmt: skip
+
+_REFUSED = {
+    "x86_64": {
+        "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "bpf": 321,
+        "perf_event_open": 298, "userfaultfd": 323, "add_key": 248, "request_key": 249, "keyctl": 250, "mount": 165,
+        "umount2": 166, "pivot_root": 155, "chroot": 161, "swapon": 167, "swapoff": 168, "open_by_handle_at": 304,
+        "fanotify_init": 300, "kexec_load": 246, "kexec_file_load": 320, "init_module": 175, "finit_module": 313,
+        "delete_module": 176, "create_module": 174, "get_kernel_syms": 177, "query_module": 178, "reboot": 169,
+        "settimeofday": 164, "clock_settime": 227, "clock_adjtime": 305, "adjtimex": 159, "quotactl": 179,
+        "syslog": 103, "acct": 163, "vhangup": 153, "iopl": 172, "ioperm": 173, "modify_ldt": 154, "uselib": 134,
+        "sysfs": 139, "lookup_dcookie": 212, "nfsservctl": 180, "sethostname": 170, "setdomainname": 171,
+        "setns": 308, "_sysctl": 156, "vserver": 236,
+    },
+    "aarch64": {
+        "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "bpf": 280,
+        "perf_event_open": 241, "userfaultfd": 282, "add_key": 217, "request_key": 218, "keyctl": 219, "mount": 40,
+        "umount2": 39, "pivot_root": 41, "chroot": 51, "swapon": 224, "swapoff": 225, "open_by_handle_at": 265,
+        "fanotify_init": 262, "kexec_load": 104, "kexec_file_load": 294, "init_module": 105, "finit_module": 273,
+        "delete_module": 106, "reboot": 142, "settimeofday": 170, "clock_settime": 112, "clock_adjtime": 266,
+        "adjtimex": 171, "quotactl": 60, "syslog": 116, "acct": 89, "vhangup": 58, "lookup_dcookie": 18,
+        "nfsservctl": 42, "sethostname": 161, "setdomainname": 162, "setns": 268,
+    },
+}  # fmt: skip
+
+_CLONE3 = 435
+
+# calls that are refused for some arguments only
+_ARCHES = {
+    "x86_64": {"audit": 0xC000003E, "clone": 56, "unshare": 272, "ioctl": 16, "socket": 41, "socketpair": 53,
+               "personality": 135},
+    "aarch64": {"audit": 0xC00000B7, "clone": 220, "unshare": 97, "ioctl": 29, "socket": 198, "socketpair": 199,
+                "personality": 92},
+}  # fmt: skip
+
+# (call, position of the mode): a set-uid file left behind would act for whoever finds it outside. The open calls have a
+# mode only when they create; before it stands whatever was in the register. openat2 keeps its mode in memory, out of
+# reach: the guard proper is that nobody but us gets at a workspace from outside.
+_MODES = {
+    "x86_64": {"chmod": (90, 1), "fchmod": (91, 1), "fchmodat": (268, 2), "fchmodat2": (452, 2), "creat": (85, 1),
+               "mknod": (133, 1), "mknodat": (259, 2)},
+    "aarch64": {"fchmod": (52, 1), "fchmodat": (53, 2), "fchmodat2": (452, 2), "mknodat": (33, 2)},
+}  # fmt: skip
+_OPENS = {"x86_64": ((2, 1, 2), (257, 2, 3)), "aarch64": ((56, 2, 3),)}  # call, position of the flags, of the mode
+_CREATES = 0x400040  # O_CREAT, O_TMPFILE
+_PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)
+
+
+def machine() -> str:
+    """The instruction set, as the kernel names it."""
+    return os.uname().machine
+
+
+def is_supported() -> bool:
+    """Whether there is a list for this machine."""
+    return machine() in _ARCHES
+
+
+def _step(code: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("<HBBI", code, if_true, if_false, operand)
+
+
+def _answer(error: int) -> bytes:
+    return _step(_RETURN, _ERRNO | error)
+
+
+def _argument(position: int) -> bytes:
+    """Load the low half: the kernel takes flags, modes and ioctl requests as 32 bits and drops the rest, so must we."""
+    return _step(_LOAD, _ARGUMENTS + 8 * position)
+
+
+def _for_call(number: int, body: list[bytes]) -> bytes:
+    """Run the body for one call and continue behind it with the number loaded again."""
+    body = [*body, _step(_LOAD, _NUMBER)]
+    assert len(body) < 256, "a jump reaches 255 steps"
+    return _step(_EQUAL, number, 0, len(body)) + b"".join(body)
+
+
+def _unless_one_of(values: tuple[int, ...], error: int) -> list[bytes]:
+    """Refuse any other value; the jumps lead behind the refusal."""
+    count = len(values)
+    return [*(_step(_EQUAL, value, count - index, 0) for index, value in enumerate(values)), _answer(error)]
+
+
+def _steps(arch: str) -> Iterator[bytes]:
+    table = _ARCHES[arch]
+    yield _step(_LOAD, _ARCH)
+    yield _step(_EQUAL, table["audit"], 1, 0) + _step(_RETURN, KILL)
+    yield _step(_LOAD, _NUMBER)
+    if arch == "x86_64":
+        yield _step(_GREATER_OR_EQUAL, _X32, 0, 1) + _answer(ENOSYS)
+    yield _step(_GREATER_OR_EQUAL, _LAST_KNOWN + 1, 0, 1) + _answer(ENOSYS)
+    yield _step(_EQUAL, _CLONE3, 0, 1) + _answer(ENOSYS)
+    for number in sorted({**_REFUSED[arch], **_REFUSED_EVERYWHERE}.values()):
+        yield _step(_EQUAL, number, 0, 1) + _answer(EPERM)
+    # one bit of the mask, CLONE_NEWTIME, lies in the byte where clone keeps its exit signal: only unshare knows it
+    yield _for_call(table["clone"], [_argument(0), _step(_HAS_BITS, _NEW_NAMESPACES & ~0x80, 0, 1), _answer(EPERM)])
+    yield _for_call(table["unshare"], [_argument(0), _step(_HAS_BITS, _NEW_NAMESPACES, 0, 1), _answer(EPERM)])
+    requests = [part for request in _TERMINAL_REQUESTS for part in (_step(_EQUAL, request, 0, 1), _answer(EPERM))]
+    yield _for_call(table["ioctl"], [_argument(1), *requests])
+    netlink = [_step(_EQUAL, _NETLINK, 0, 3), _argument(2), _step(_EQUAL, _NETLINK_ROUTE, 1, 0), _answer(EAFNOSUPPORT)]
+    yield _for_call(table["socket"], [_argument(0), *_unless_one_of(_FAMILIES, EAFNOSUPPORT), *netlink])
+    yield _for_call(table["socketpair"], [_argument(0), *_unless_one_of(_FAMILIES, EAFNOSUPPORT)])
+    yield _for_call(table["personality"], [_argument(0), *_unless_one_of(_PERSONALITIES, EPERM)])
+    for number, position in _MODES[arch].values():
+        yield _for_call(number, [_argument(position), _step(_HAS_BITS, _SET_UID, 0, 1), _answer(EPERM)])
+    for number, flags, position in _OPENS[arch]:
+        creates = [_argument(flags), _step(_HAS_BITS, _CREATES, 0, 3)]
+        yield _for_call(number, [*creates, _argument(position), _step(_HAS_BITS, _SET_UID, 0, 1), _answer(EPERM)])
+    yield _step(_RETURN, ALLOW)
+
+
+def program(arch: str = "") -> bytes:
+    """The filter for this machine, as bubblewrap's `--seccomp` and the kernel take it: eight bytes a step."""
+    return b"".join(_steps(arch or machine()))

@@ -1,0 +1,160 @@
+"""The layers of a workspace as files: its stack, its lock, and the layers that several workspaces share.
+
+    {carrel}/layers/{uid}/stack      the stack of one workspace: which lowers, which upper (this file is the truth)
+    {carrel}/layers/{uid}/upper.3    what the workspace changed
+    {carrel}/layers/{uid}/work       the kernel's own, beside it
+    {carrel}/layers/{uid}/mounted    a link that says in which boot it was mounted and not cleanly unmounted again
+    {carrel}/frozen/{token}          former uppers and small made-up layers; shared, never written again
+
+**Crashes.** A stack is written before what it speaks of is made or moved. A layer that it names as being frozen and
+that is not there yet is still at its old place, and is moved when the stack is next read. A layer that no stack names
+is waste, and `sweep` takes it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from carrel.errors import FilesystemError
+from carrel.model.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from carrel.model.source import Filled, Place
+
+_HEADER = b"carrel stack 1"
+
+
+class Stack(Value):
+    """The layers of one workspace."""
+
+    lowers: list[str]  # from top to bottom
+    number: int = 0  # of the present upper layer
+    freezing: str = ""  # where lowers[0] stands until it has been moved
+
+    def upper(self, layers: str) -> str:
+        return f"{layers}/upper.{self.number}"
+
+    def work(self, layers: str) -> str:
+        return f"{layers}/work"
+
+
+def read_stack(layers: str) -> Stack | None:
+    """The stack of the workspace whose layers these are, any interrupted freezing finished; None if there is none."""
+    try:
+        with open(f"{layers}/stack", "rb") as file:
+            header, number, freezing, *lowers = file.read().split(b"\0")
+    except FileNotFoundError:
+        return None
+    except ValueError:  # cut short by a power failure before the first sync
+        return None
+    if header != _HEADER:
+        raise FilesystemError(f"{layers}/stack was written by another version", hint="aw doctor")
+    stack = Stack(lowers=[os.fsdecode(lower) for lower in lowers], number=int(number), freezing=os.fsdecode(freezing))
+    finish_freezing(stack)
+    return stack
+
+
+def write_stack(layers: str, stack: Stack, *, sync: bool = False) -> None:
+    """Replace the stack file in one step; `sync` waits for the disk."""
+    text = b"\0".join(
+        [_HEADER, b"%d" % stack.number, os.fsencode(stack.freezing), *(os.fsencode(lower) for lower in stack.lowers)]
+    )
+    temporary = f"{layers}/stack.new"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, text)
+        if sync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.rename(temporary, f"{layers}/stack")
+
+
+def finish_freezing(stack: Stack) -> None:
+    """Move the layer that is being frozen to its place, if it is not there yet."""
+    if stack.freezing and not os.path.lexists(stack.lowers[0]):
+        os.rename(stack.freezing, stack.lowers[0])
+
+
+def stack_of(filled: Filled, place: Place) -> Stack:
+    """The stack of a mounted workspace; from its record if the file was lost before it reached the disk."""
+    return read_stack(place.layers) or Stack(lowers=list(filled.layers), number=_newest_upper(place.layers))
+
+
+def _newest_upper(layers: str) -> int:
+    names = [entry.rpartition("/")[2] for entry in _entries(layers)]
+    return max((int(name[6:]) for name in names if name.startswith("upper.")), default=0)
+
+
+def carrel_of(place: Place) -> str:
+    """The directory that all layers of all workspaces have in common."""
+    return os.path.dirname(os.path.dirname(place.layers))
+
+
+def new_frozen(place: Place) -> str:
+    """A path for a layer that will be shared; the directory is not made yet."""
+    parent = f"{carrel_of(place)}/frozen"
+    os.makedirs(parent, 0o700, exist_ok=True)
+    return f"{parent}/{os.urandom(10).hex()}"
+
+
+def work_of(place: Place) -> str:
+    """Where the files are, or are mounted."""
+    return f"{place.root}/work"
+
+
+def reserve(place: Place, lowers: list[str]) -> None:
+    """Write a stack before its layers are made, so that `sweep` does not take them for waste."""
+    os.makedirs(place.layers, 0o700, exist_ok=True)
+    write_stack(place.layers, Stack(lowers=lowers))
+
+
+class Hold:
+    """The lock of one workspace's layers: nobody else mounts, unmounts or freezes meanwhile."""
+
+    def __init__(self, layers: str) -> None:
+        self.layers = layers
+        self.descriptor = -1
+
+    def __enter__(self) -> None:
+        import fcntl
+
+        os.makedirs(self.layers, 0o700, exist_ok=True)
+        self.descriptor = os.open(f"{self.layers}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+
+def frozen_in_use(carrel: str) -> set[str]:
+    """Every layer that the stack of some workspace names."""
+    used: set[str] = set()
+    for layers in _entries(f"{carrel}/layers"):
+        stack = read_stack(layers)
+        if stack:
+            used.update(stack.lowers)
+    return used
+
+
+def _entries(directory: str) -> Iterator[str]:
+    try:
+        with os.scandir(directory) as entries:
+            yield from [entry.path for entry in entries]
+    except FileNotFoundError:
+        return
+
+
+def sweep(carrel: str, *, keep: Iterable[str] = (), remove: bool = True) -> list[str]:
+    """Remove (or only name) shared layers that no workspace needs; `keep` names more of them, as in the trash."""
+    from carrel.system import copying
+
+    present = list(_entries(f"{carrel}/frozen"))  # before the stacks are read: a stack is written before its layers
+    used = frozen_in_use(carrel) | set(keep)
+    waste = sorted(path for path in present if path not in used)
+    for path in waste if remove else ():
+        copying.remove_tree(path)
+    return waste

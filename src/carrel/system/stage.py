@@ -1,0 +1,89 @@
+"""A small root that holds only what a sandbox is built from, for a launcher that gave up root's rights.
+
+Started by root, bubblewrap runs as an unprivileged user that cannot walk through root's 0700 directories to the
+workspace. So root makes a mount namespace first, whose root is a new tmpfs with clones of the source mounts at their
+own paths, and only then steps down. It also keeps the launcher, which waits in this namespace as long as the run lasts,
+from holding other workspaces' mounts: an overlay that is copied into a living namespace cannot be taken down elsewhere.
+
+Everything happens in the forked child, before it executes; none of it is visible to other processes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+from carrel.model.value import Value
+from carrel.system.libc import libc, syscall
+
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_CLONE_NEWNS = 0x00020000
+_AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
+_OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, 0o2000000
+_MOVE_MOUNT_F_EMPTY_PATH = 0x4
+_MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 2, 4, 16384, 1 << 18
+_MNT_DETACH = 2
+_READ_ONLY, _NO_SUID, _NO_DEV = 1, 2, 4  # MOUNT_ATTR_*
+
+
+class Source(Value):
+    """One host path that the sandbox will be built from."""
+
+    path: str
+    writable: bool = False
+    devices: bool = False
+    recursive: bool = True
+    as_it_is: bool = False  # /proc: any attribute we add would have to be repeated by the new one inside
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def _clone(source: Source) -> int:
+    """A detached copy of the mounts at the path, with set-uid programs, devices and (mostly) writing switched off."""
+    recursive = _AT_RECURSIVE if source.recursive else 0
+    path = os.fsencode(source.path)
+    tree = syscall(_OPEN_TREE, _AT_FDCWD, path, ctypes.c_uint(_OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | recursive))
+    if not source.as_it_is:
+        wanted = _NO_SUID | (0 if source.devices else _NO_DEV) | (0 if source.writable else _READ_ONLY)
+        attributes = struct.pack("<QQQQ", wanted, 0, 0, 0)
+        flags = ctypes.c_uint(_AT_EMPTY_PATH | recursive)
+        syscall(_MOUNT_SETATTR, tree, b"", flags, attributes, ctypes.c_size_t(len(attributes)))
+    return tree
+
+
+def _make_point(path: str, *, directory: bool) -> None:
+    """An empty directory or file to mount on, below the current directory, which is the new root."""
+    relative = path.lstrip("/")
+    os.makedirs(relative if directory else os.path.dirname(relative) or ".", 0o755, exist_ok=True)
+    if not directory:
+        os.close(os.open(relative, os.O_CREAT | os.O_CLOEXEC, 0o444))
+
+
+def enter(sources: tuple[Source, ...]) -> None:
+    """Move this process to the small root. Sources below another one come with it and must not be named."""
+    _check(libc.unshare(_CLONE_NEWNS), "unshare mounts")
+    _check(libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "make mounts private")
+    # clones first: the new root is mounted over /tmp, and a source may well lie beneath that
+    trees = [(source.path, _clone(source)) for source in sources]
+    old_umask = os.umask(0o022)
+    _check(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", _MS_NOSUID | _MS_NODEV, b"mode=0755,size=1m"), "mount the new root")
+    os.chdir("/tmp")
+    os.mkdir("tmp")  # bubblewrap builds there
+    for link in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        if os.path.islink(f"/{link}"):
+            os.symlink(os.readlink(f"/{link}"), link)
+    for path, tree in sorted(trees):
+        _make_point(path, directory=os.path.isdir(f"/proc/self/fd/{tree}"))
+        target = os.fsencode(path.lstrip("/"))
+        syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, target, ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH))
+        os.close(tree)
+    syscall(_PIVOT_ROOT[os.uname().machine], b".", b".")  # the old root now lies on top of the new one
+    _check(libc.umount2(b".", _MNT_DETACH), "leave the old root")
+    os.chdir("/")
+    os.umask(old_umask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,17 @@ def _no_real_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     empty.mkdir()
     monkeypatch.setenv("HOME", str(empty))
     monkeypatch.chdir(empty)
+
+
+@pytest.fixture(autouse=True)
+def _unmount_all(tmp_path: Path) -> Iterator[None]:
+    """Nothing that a test mounted outlives it."""
+    yield
+    below = f"{tmp_path}/"
+    with open("/proc/self/mountinfo") as table:
+        targets = [line.split()[4] for line in table]
+    for target in sorted((each for each in targets if each.startswith(below)), reverse=True):
+        subprocess.run(["umount", "-l", target], check=False)
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from carrel.errors import DiskFull, NotADirectory, WorkspaceBusy, WorkspaceExists, from_os
+from carrel.errors import DiskFull, InvalidPath, NotADirectory, WorkspaceBusy, WorkspaceExists, from_os
 from carrel.model.event import Caller
-from carrel.model.names import directory_name
+from carrel.model.names import directory_name, fresh_name
 from carrel.store import Log, open_log
 from carrel.store.log import LabelTaken
 from carrel.system import locks
@@ -56,6 +56,8 @@ class Home:
     def open(cls, path: str, settings: Settings, caller: Caller) -> Home:
         """Open the home, making it at first use."""
         path = os.path.abspath(path)
+        _check_utf8(path)
+        _check_utf8(settings.storage.workspaces_path or "")
         try:
             home_id = _read_id(path) or _make(path)
         except NotADirectoryError as error:
@@ -131,9 +133,16 @@ class Home:
             ) from None
 
     def new_id(self) -> str:
-        """A fresh id of 16 letters and digits: 45 bits of time, so that ids sort by age, and 35 random ones."""
-        number = (time.time_ns() // 1_000_000) << 35 | int.from_bytes(os.urandom(5), "big") >> 5
+        """A fresh id of 16 letters and digits: 52 bits of microseconds, so that ids sort by age, and 28 random ones."""
+        number = (time.time_ns() // 1000) << 28 | int.from_bytes(os.urandom(4), "big") >> 4
         return "".join(_ALPHABET[number >> shift & 31] for shift in range(75, -1, -5))
+
+    def new_name(self) -> str:
+        """A task name that no task has."""
+        while True:
+            name = fresh_name(int.from_bytes(os.urandom(4), "big"))
+            if not self.log.version(name):
+                return name
 
 
 _PRIVATE = ("staging", "layers", "trash")
@@ -145,6 +154,14 @@ def default_path(environ: Mapping[str, str]) -> str:
         return environ["AW_HOME"]
     data = environ.get("XDG_DATA_HOME") or os.path.join(environ.get("HOME") or "/", ".local", "share")
     return os.path.join(data, "aw")
+
+
+def _check_utf8(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        # Paths of workspaces stand in files that agents read, which are UTF-8.
+        raise InvalidPath(f"the path {path!r} is not valid UTF-8", hint="choose another --home") from None
 
 
 def _read_id(path: str) -> str:
@@ -160,14 +177,15 @@ def _make(path: str) -> str:
     # Two first users may meet here: the link can be made only once, and both read what stands.
     own = f"{path}/id.{os.getpid()}.{os.urandom(4).hex()}"
     descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "w", encoding="ascii") as file:
-        file.write(os.urandom(8).hex() + "\n")
-        file.flush()
-        os.fsync(file.fileno())
     try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(os.urandom(8).hex() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         os.link(own, f"{path}/id")
-    except FileExistsError:
-        pass
+    except (FileExistsError, FileNotFoundError):
+        pass  # somebody was first, and a repair may have tidied ours away
     finally:
-        os.unlink(own)
+        with suppress(FileNotFoundError):
+            os.unlink(own)
     return _read_id(path)

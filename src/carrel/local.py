@@ -13,13 +13,21 @@ from carrel.verbs import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any, Self
 
+    from carrel.model.change import Diff
     from carrel.model.event import Event
     from carrel.model.operation import Operation
+    from carrel.model.run import Run
+    from carrel.model.snapshot import Snapshot
     from carrel.model.workspace import Workspace
+    from carrel.snapshots.restore import Restored
     from carrel.store.log import Verification
+    from carrel.system.files import Entry, Gone, Stat, Written
+    from carrel.system.search import Found, Matches
+    from carrel.system.walk import Tree
+    from carrel.verbs.apply import Applied
     from carrel.verbs.doctor import Probe
     from carrel.verbs.repair import Finding
     from carrel.verbs.sweep import Candidate
@@ -49,6 +57,10 @@ class Local:
         from carrel.verbs.shutdown import shutdown
 
         shutdown(self._home, self._made)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close the log and leave everything as it is, whatever the settings say."""
         self._home.close()
 
     def acting_as(self, actor_id: str, *, correlation_id: str = "", causation_id: str = "") -> Self:
@@ -72,11 +84,16 @@ class Local:
         from carrel.verbs.create import create
 
         task, agent = self._name(task, agent, id)
+        spec = parse(source)
+        if spec.kind == "fork":
+            from carrel.verbs.fork import fork
+
+            return fork(self._home, spec.location, task, agent, snapshot=spec.snapshot, config=dict(config or {}))
         workspace = create(
             self._home,
             task,
             agent,
-            source=parse(source).absolute(self._directory).spec(),
+            source=spec.absolute(self._directory).spec(),
             config=config,
             lazy=lazy,
             progress=progress or (lambda _: None),
@@ -90,19 +107,25 @@ class Local:
                 raise InvalidId("an id and a task or agent were given", hint="give one or the other")
             return parse_id(id)
         return (
-            check_part(task if task is not None else f"task-{self._home.new_id()}", role="task"),
+            check_part(task if task is not None else self._home.new_name(), role="task"),
             check_part(agent if agent is not None else DEFAULT_AGENT, role="agent"),
         )
 
     def destroy(self, *ids: str, force: bool = False, reason: str = "requested") -> Sequence[Workspace]:
         from carrel.verbs.destroy import destroy
+        from carrel.verbs.sweep import sweep_in_background
 
-        return destroy(self._home, ids, force=force, reason=reason)
+        gone = destroy(self._home, ids, force=force, reason=reason)
+        sweep_in_background(self._home)
+        return gone
 
     def destroy_task(self, task: str, *, force: bool = False, reason: str = "requested") -> Sequence[Workspace]:
         from carrel.verbs.destroy import destroy_task
+        from carrel.verbs.sweep import sweep_in_background
 
-        return destroy_task(self._home, check_part(task), force=force, reason=reason)
+        gone = destroy_task(self._home, check_part(task), force=force, reason=reason)
+        sweep_in_background(self._home)
+        return gone
 
     @contextmanager
     def ephemeral(self, source: str = "empty", **options: Any) -> Iterator[Workspace]:
@@ -132,6 +155,208 @@ class Local:
     def inject(self, spec: Mapping[str, Any], id: str) -> dict[str, Any]:
         return {**spec, "metadata": {**spec.get("metadata", {}), "workspace": self.path(id)}}
 
+    # -- runs --
+
+    def run(
+        self,
+        id: str,
+        command: Sequence[str],
+        *,
+        sandbox: str = "auto",
+        network: str | None = None,
+        timeout_seconds: float | None = None,
+        environment: Mapping[str, str] | None = None,
+        prompt: str | None = None,
+        concurrent: bool = False,
+        fork: bool = False,
+        **more: Any,
+    ) -> Run:
+        from carrel.verbs.run import RunSpec, run
+
+        spec = RunSpec(
+            command=list(command),
+            sandbox=sandbox,
+            network=network or self._home.settings.sandbox.network,
+            timeout_seconds=timeout_seconds,
+            environment=dict(environment or {}),
+            prompt=prompt,
+            concurrent=concurrent,
+            **more,
+        )
+        return run(self._home, id, spec, fork=fork)
+
+    def get_run(self, run_id: str) -> Run:
+        from carrel.verbs.run import get
+
+        return get(self._home, run_id)
+
+    def runs(self, id: str | None = None) -> Sequence[Run]:
+        from carrel.verbs.run import runs
+
+        return runs(self._home, id)
+
+    def wait(self, run_id: str, *, timeout_seconds: float | None = None) -> Run:
+        from carrel.verbs.run import wait
+
+        return wait(self._home, run_id, timeout_seconds=timeout_seconds)
+
+    def stop(self, run_id: str, *, at_once: bool = False) -> Run:
+        from carrel.verbs.run import stop
+
+        return stop(self._home, run_id, at_once=at_once)
+
+    def output(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[int, int, bytes]]:
+        from carrel.verbs.attend import lines
+
+        return lines(self._home, run_id, follow=follow)
+
+    def feed_input(self, run_id: str, source: int) -> None:
+        from carrel.verbs.attend import feed_input
+
+        feed_input(self._home, run_id, source)
+
+    def attach(self, run_id: str) -> bool:
+        from carrel.verbs.attend import attach
+
+        return attach(self._home, run_id)
+
+    # -- states --
+
+    def snapshot(self, id: str, *, label: str = "") -> Snapshot:
+        from carrel.verbs.snapshot import snapshot
+
+        return snapshot(self._home, id, label=label)
+
+    def snapshots(self, id: str) -> Sequence[Snapshot]:
+        from carrel.verbs.snapshot import snapshots
+
+        return snapshots(self._home, id)
+
+    def restore(self, id: str, snapshot: str, paths: Sequence[str] = ()) -> tuple[str, Restored]:
+        from carrel.verbs.restore import restore
+
+        return restore(self._home, id, snapshot, paths)
+
+    def diff(
+        self,
+        id: str,
+        *,
+        from_: str = "base",
+        to: str = "now",
+        paths: Sequence[str] = (),
+        text: bool = True,
+        git_files: bool = False,
+        context: int = 3,
+    ) -> Diff:
+        from carrel.verbs.diff import diff
+
+        return diff(self._home, id, from_=from_, to=to, paths=paths, text=text, git_files=git_files, context=context)
+
+    def apply(
+        self,
+        id: str,
+        paths: Sequence[str] = (),
+        *,
+        to: str | None = None,
+        message: str | None = None,
+        mark_conflicts: bool = False,
+    ) -> Applied:
+        from carrel.verbs.apply import apply
+
+        return apply(self._home, id, paths, to=to, message=message, mark_conflicts=mark_conflicts)
+
+    def fork(
+        self, id: str, *, new_id: str | None = None, count: int = 1, snapshot: str | None = None
+    ) -> Sequence[Workspace]:
+        from carrel.verbs.fork import fork, fork_names
+
+        names = fork_names(self._home, id, new_id, count)
+        return [fork(self._home, id, task, agent, snapshot=snapshot) for task, agent in names]
+
+    # -- files --
+
+    def read_file(self, id: str, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+        from carrel.verbs import files
+
+        return files.read_file(self._home, id, path, start=start, length=length)
+
+    def read_text(self, id: str, path: str, *, encoding: str = "utf-8") -> str:
+        return self.read_file(id, path).decode(encoding)
+
+    def write_file(
+        self,
+        id: str,
+        path: str,
+        content: bytes | str | Iterable[bytes],
+        *,
+        parents: bool = False,
+        create_only: bool = False,
+        append: bool = False,
+    ) -> Written:
+        from carrel.verbs import files
+
+        return files.write_file(self._home, id, path, content, parents=parents, create_only=create_only, append=append)
+
+    def delete_file(self, id: str, path: str, *, recursive: bool = False) -> Gone:
+        from carrel.verbs import files
+
+        return files.delete_file(self._home, id, path, recursive=recursive)
+
+    def move_file(self, id: str, path: str, to: str, *, replace: bool = False) -> Gone:
+        from carrel.verbs import files
+
+        return files.move_file(self._home, id, path, to, replace=replace)
+
+    def make_directory(self, id: str, path: str, *, parents: bool = False) -> None:
+        from carrel.verbs import files
+
+        files.make_directory(self._home, id, path, parents=parents)
+
+    def list_files(self, id: str, path: str = ".") -> dict[str, Any]:
+        return self.tree(id, path).tree
+
+    def tree(self, id: str, path: str = ".") -> Tree:
+        from carrel.verbs import files
+
+        return files.list_tree(self._home, id, path)
+
+    def tree_json(self, id: str, path: str = ".") -> Iterator[bytes]:
+        from carrel.verbs import files
+
+        return files.tree_json(self._home, id, path)
+
+    def list_directory(self, id: str, path: str = ".") -> tuple[Entry, ...]:
+        from carrel.verbs import files
+
+        return files.list_directory(self._home, id, path)
+
+    def stat_file(self, id: str, path: str) -> Stat:
+        from carrel.verbs import files
+
+        return files.stat_file(self._home, id, path)
+
+    def search_names(self, id: str, pattern: str, path: str = ".") -> Found:
+        from carrel.verbs import files
+
+        return files.search_names(self._home, id, pattern, path)
+
+    def search_text(self, id: str, needle: str, path: str = ".", *, regex: bool = False, names: str = "*") -> Matches:
+        from carrel.verbs import files
+
+        return files.search_text(self._home, id, needle, path, regex=regex, names=names)
+
+    def resolve(self, id: str, path: str) -> str:
+        from carrel.verbs import files
+
+        return files.resolve(self._home, id, path)
+
+    def adapt_prompt(self, text: str, id: str) -> str:
+        from carrel.model.prompt import adapt_prompt
+
+        settings = self._home.settings
+        show.get(self._home, id)
+        return adapt_prompt(text, old_mounts=settings.files.old_mounts, mount=settings.sandbox.public_mount)
+
     # -- taking back --
 
     def operations(self) -> Sequence[Operation]:
@@ -158,7 +383,7 @@ class Local:
             found,
             self._home.new_id(),
             undoes=found.operation_id,
-            new_id=parse_id(new_id) if new_id else None,
+            new_id=parse_id(new_id) if new_id is not None else None,
         )
 
     def sweep(

@@ -51,6 +51,14 @@ class Sandbox(Value):
     network: str = "none"
     public_mount: str = "/mnt/workspace"
     uid: int = 64042  # who owns workspace files and runs agents when Carrel itself is started as root
+    tools: list[str] = []  # directories that runs see read-only at their own path: ~/.pyenv, ~/.nvm, ~/.cargo
+    read_only: list[str] = []  # more that runs see: PATH, or PATH:INSIDE
+    read_write: list[str] = []  # more that runs may change
+    timeout_seconds: float | None = None
+    memory_mb: int | None = 4096
+    processes: int | None = 1024
+    file_mb: int | None = 4096  # of each file
+    output_mb: int | None = 64  # kept of a run's output; the rest is counted
 
 
 class Policy(Value):
@@ -71,6 +79,16 @@ class Files(Value):
     max_write_mb: int = 1024
     max_entries: int = 2_000_000
     old_mounts: list[str] = ["/mnt/okcomputer/", "/mnt/workspace/"]
+
+
+class Snapshots(Value):
+    """When states are kept, and how much of them."""
+
+    around_runs: bool = True  # before and after every run
+    max_total_gb: float | None = None
+    keep_all_days: float = 1  # then the last of each hour
+    keep_hourly_days: float = 7  # then the last of each day
+    keep_daily_days: float = 90
 
 
 class Server(Value):
@@ -95,6 +113,7 @@ class Settings(Value):
     sandbox: Sandbox
     policy: Policy
     files: Files
+    snapshots: Snapshots
     server: Server
     store: Store
     origins: dict[str, str] = {}  # "section.key" -> where its value came from; what is missing is a default
@@ -102,6 +121,15 @@ class Settings(Value):
     def origin(self, section: str, key: str) -> str:
         """Where the value of a key came from."""
         return self.origins.get(f"{section}.{key}", "default")
+
+    def as_environment(self) -> dict[str, str]:
+        """The variables that make another `aw` have these settings, wherever they came from."""
+        found = {}
+        for section in SECTIONS:
+            for key, value in getattr(self, section).as_dict().items():
+                text = ",".join(value) if isinstance(value, list) else "" if value is None else str(value)
+                found[f"AW_{section}__{key}".upper()] = text
+        return found
 
 
 SECTIONS: dict[str, type[Value]] = {
@@ -111,6 +139,7 @@ SECTIONS: dict[str, type[Value]] = {
     "sandbox": Sandbox,
     "policy": Policy,
     "files": Files,
+    "snapshots": Snapshots,
     "server": Server,
     "store": Store,
 }

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from typing import Any, Protocol, Self
 
+    from carrel.model.change import Diff
     from carrel.model.event import Event
     from carrel.model.operation import Operation
+    from carrel.model.run import Run
+    from carrel.model.snapshot import Snapshot
     from carrel.model.workspace import Workspace
+    from carrel.snapshots.restore import Restored
     from carrel.store.log import Verification
+    from carrel.system.files import Entry, Gone, Stat, Written
+    from carrel.system.search import Found, Matches
+    from carrel.system.walk import Tree
+    from carrel.verbs.apply import Applied
     from carrel.verbs.doctor import Probe
     from carrel.verbs.repair import Finding
     from carrel.verbs.sweep import Candidate
@@ -61,6 +69,133 @@ if TYPE_CHECKING:
 
         def inject(self, spec: Mapping[str, Any], id: str) -> dict[str, Any]:
             """A copy of an agent's spec with the path of its workspace under `metadata.workspace`."""
+
+        # -- runs --
+        def run(
+            self,
+            id: str,
+            command: Sequence[str],
+            *,
+            sandbox: str = "auto",
+            network: str | None = None,
+            timeout_seconds: float | None = None,
+            environment: Mapping[str, str] | None = None,
+            prompt: str | None = None,
+            concurrent: bool = False,
+            **more: Any,
+        ) -> Run:
+            """Start a command in a workspace; it goes on by itself. WorkspaceBusy if another one is active there."""
+
+        def get_run(self, run_id: str) -> Run:
+            """The run of this id, or RunNotFound."""
+
+        def runs(self, id: str | None = None) -> Sequence[Run]:
+            """The runs of a workspace, or all, oldest first."""
+
+        def wait(self, run_id: str, *, timeout_seconds: float | None = None) -> Run:
+            """The run when it has ended, or TimedOut."""
+
+        def stop(self, run_id: str, *, at_once: bool = False) -> Run:
+            """End a run: SIGTERM to its whole tree, then SIGKILL."""
+
+        def output(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[int, int, bytes]]:
+            """What a run printed: (1 or 2, time in nanoseconds, bytes), in order."""
+
+        # -- states --
+        def snapshot(self, id: str, *, label: str = "") -> Snapshot:
+            """Keep everything that the workspace holds now."""
+
+        def snapshots(self, id: str) -> Sequence[Snapshot]:
+            """What was kept, oldest first, beginning with the base."""
+
+        def restore(self, id: str, snapshot: str, paths: Sequence[str] = ()) -> tuple[str, Restored]:
+            """Bring a state back, whole or in part, after keeping the present one; gives the operation to undo."""
+
+        def diff(
+            self,
+            id: str,
+            *,
+            from_: str = "base",
+            to: str = "now",
+            paths: Sequence[str] = (),
+            text: bool = True,
+            git_files: bool = False,
+            context: int = 3,
+        ) -> Diff:
+            """What changed between two states."""
+
+        def apply(
+            self,
+            id: str,
+            paths: Sequence[str] = (),
+            *,
+            to: str | None = None,
+            message: str | None = None,
+            mark_conflicts: bool = False,
+        ) -> Applied:
+            """Give changes back to the origin, all or nothing; OriginMoved if it changed in the same places."""
+
+        def fork(
+            self, id: str, *, new_id: str | None = None, count: int = 1, snapshot: str | None = None
+        ) -> Sequence[Workspace]:
+            """Copy-on-write copies, whatever the size."""
+
+        # -- files --
+        def read_file(self, id: str, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+            """The bytes of a file, or a range of them."""
+
+        def read_text(self, id: str, path: str, *, encoding: str = "utf-8") -> str:
+            """A file as text."""
+
+        def write_file(
+            self,
+            id: str,
+            path: str,
+            content: bytes | str | Iterable[bytes],
+            *,
+            parents: bool = False,
+            create_only: bool = False,
+            append: bool = False,
+        ) -> Written:
+            """Give a file new content, all of it or nothing."""
+
+        def delete_file(self, id: str, path: str, *, recursive: bool = False) -> Gone:
+            """Remove a file, or a directory with all that is in it."""
+
+        def move_file(self, id: str, path: str, to: str, *, replace: bool = False) -> Gone:
+            """Give a file or directory another name."""
+
+        def make_directory(self, id: str, path: str, *, parents: bool = False) -> None:
+            """Make a directory."""
+
+        def list_files(self, id: str, path: str = ".") -> dict[str, Any]:
+            """The nested tree: a directory is a dict, a file is "file"; links are left out."""
+
+        def tree(self, id: str, path: str = ".") -> Tree:
+            """The same tree with counts of what was left out."""
+
+        def tree_json(self, id: str, path: str = ".") -> Iterator[bytes]:
+            """The same tree as JSON in pieces, at any depth."""
+
+        def list_directory(self, id: str, path: str = ".") -> tuple[Entry, ...]:
+            """The entries of one directory."""
+
+        def stat_file(self, id: str, path: str) -> Stat:
+            """What is at a path."""
+
+        def search_names(self, id: str, pattern: str, path: str = ".") -> Found:
+            """The paths whose name matches a glob."""
+
+        def search_text(
+            self, id: str, needle: str, path: str = ".", *, regex: bool = False, names: str = "*"
+        ) -> Matches:
+            """The lines that hold a text."""
+
+        def resolve(self, id: str, path: str) -> str:
+            """A strict path for one that a person or agent wrote; an escape is refused."""
+
+        def adapt_prompt(self, text: str, id: str) -> str:
+            """The text with old mount names replaced by where this workspace appears to its agent."""
 
         # -- taking back --
         def operations(self) -> Sequence[Operation]:

@@ -31,6 +31,42 @@ GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
         },
     ),
     (
+        "runs",
+        {
+            "run": ("carrel.cli.run", "run a command in a workspace, confined"),
+            "runs": ("carrel.cli.run", "list runs"),
+            "logs": ("carrel.cli.run", "print what a run printed"),
+            "attach": ("carrel.cli.run", "join a run's terminal"),
+            "stop": ("carrel.cli.run", "end a run"),
+        },
+    ),
+    (
+        "states",
+        {
+            "diff": ("carrel.cli.snapshot", "show what changed since the base"),
+            "apply": ("carrel.cli.snapshot", "give changes back to the origin"),
+            "snapshot": ("carrel.cli.snapshot", "keep the present state"),
+            "snapshots": ("carrel.cli.snapshot", "list kept states"),
+            "restore": ("carrel.cli.snapshot", "bring a kept state back"),
+            "fork": ("carrel.cli.snapshot", "make copies of a workspace"),
+        },
+    ),
+    (
+        "files in a workspace",
+        {
+            "ls": ("carrel.cli.files", "list a directory"),
+            "tree": ("carrel.cli.files", "show a directory and all below"),
+            "cat": ("carrel.cli.files", "print a file"),
+            "put": ("carrel.cli.files", "write a file from stdin or another file"),
+            "mv": ("carrel.cli.files", "rename a file or directory"),
+            "rm": ("carrel.cli.files", "remove files"),
+            "mkdir": ("carrel.cli.files", "make a directory"),
+            "stat": ("carrel.cli.files", "show what is at a path"),
+            "find": ("carrel.cli.files", "search by name"),
+            "grep": ("carrel.cli.files", "search by content"),
+        },
+    ),
+    (
         "taking back",
         {
             "undo": ("carrel.cli.undo", "take back the last operation, or one by its id"),
@@ -65,15 +101,22 @@ def command() -> NoReturn:
     Taking the interpreter apart would cost five milliseconds, most of them for a checkpoint of the event log that the
     next command does not need; the log is as durable without.
     """
-    code = main()
+    code = _run(Door(), sys.argv[1:])
     sys.stderr.flush()
     os._exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and give its exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Run one command and give its exit code; unlike the program, let go of the home."""
     door = Door()
+    try:
+        return _run(door, list(sys.argv[1:] if argv is None else argv))
+    finally:
+        door.let_go()
+
+
+def _run(door: Door, arguments: list[str]) -> int:
+    door.expect(arguments)
     try:
         code = _dispatch(door, arguments)
         sys.stdout.flush()

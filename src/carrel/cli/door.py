@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from itertools import pairwise
 
 from carrel.errors import CarrelError, InvalidUsage
 from carrel.model.value import Value
@@ -29,6 +30,7 @@ class Command(Value):
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[Door, argparse.Namespace], int | None]
     examples: str = ""
+    takes_command: bool = False  # what follows `--` is a command of its own, in `args.command`
 
 
 class _Parser(argparse.ArgumentParser):
@@ -58,8 +60,15 @@ def parse(name: str, summary: str, command: Command, arguments: list[str]) -> ar
     common.add_argument("--actor", metavar="NAME", help=argparse.SUPPRESS)
     common.add_argument("--correlation-id", metavar="ID", help=argparse.SUPPRESS)
     common.add_argument("--causation-id", metavar="ID", help=argparse.SUPPRESS)
+    own: list[str] = []
+    if command.takes_command and "--" in arguments:
+        split = arguments.index("--")
+        arguments, own = arguments[:split], arguments[split + 1 :]
     try:
-        return parser.parse_args(arguments)
+        parsed = parser.parse_args(arguments)
+        if command.takes_command:
+            parsed.command = own
+        return parsed
     except SystemExit as stop:  # only --help ends here
         if stop.code:
             raise
@@ -71,9 +80,19 @@ class Door:
 
     def __init__(self) -> None:
         self._args: argparse.Namespace | None = None
+        self._expects_json = False
         self._workspaces: Local | None = None
         self._settings: Settings | None = None
         self.flags: dict[str, object] = {}
+
+    def expect(self, arguments: Sequence[str]) -> None:
+        """See before parsing whether JSON is wanted: what cannot be parsed is an error that is shown as JSON too."""
+        self._expects_json = "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
+
+    def let_go(self) -> None:
+        """Close the home, if it was opened; nothing is cleaned up."""
+        if self._workspaces is not None:
+            self._workspaces.let_go()
 
     def take(self, args: argparse.Namespace) -> None:
         """Remember the common options."""
@@ -81,7 +100,7 @@ class Door:
 
     @property
     def is_json(self) -> bool:
-        return self._args is not None and self._args.format == "json"
+        return self._expects_json if self._args is None else self._args.format == "json"
 
     @property
     def is_quiet(self) -> bool:

@@ -61,19 +61,16 @@ def _create_batch(door: Door) -> int:
     from carrel.errors import CarrelError
 
     exit_code = 0
-    for number, line in enumerate(sys.stdin, 1):
+    for number, line in enumerate(sys.stdin.buffer, 1):
         if not line.strip():
             continue
         try:
-            wanted = _config(line, f"line {number}")
-            unknown = wanted.keys() - {"id", "source", "config", "lazy"}
-            if unknown:
-                raise InvalidConfig(f"unknown key {min(unknown)!r} in line {number}", hint="id, source, config, lazy")
+            wanted = _batch_line(line, f"line {number}")
             workspace = door.workspaces.create(
                 wanted.get("source", "empty"),
                 id=wanted.get("id"),
                 config=wanted.get("config"),
-                lazy=bool(wanted.get("lazy", False)),
+                lazy=wanted.get("lazy", False),
             )
         except CarrelError as error:
             door.fail(error)
@@ -83,13 +80,33 @@ def _create_batch(door: Door) -> int:
     return exit_code
 
 
+def _batch_line(line: bytes, what: str) -> dict[str, Any]:
+    wanted = _parse(line.decode(errors="surrogateescape"), what)
+    for key, value in wanted.items():
+        kind = _BATCH.get(key)
+        if kind is None:
+            raise InvalidConfig(f"unknown key {key!r} in {what}", hint=", ".join(_BATCH), details={"key": key})
+        if not isinstance(value, kind):
+            raise InvalidConfig(
+                f"{key} in {what} is not {_KINDS[kind]}", hint='as in {"id": "t/a"}', details={"key": key}
+            )
+    return wanted
+
+
+_BATCH: dict[str, type] = {"id": str, "source": str, "config": dict, "lazy": bool}
+_KINDS: dict[type, str] = {str: "text", dict: "an object", bool: "true or false"}
+
+
 def _config(given: str | None, what: str = "--config") -> dict[str, Any]:
     if given is None:
         return {}
-    text = _text(given[1:]) if given.startswith("@") else given
+    return _parse((_text(given[1:]) or "") if given.startswith("@") else given, what)
+
+
+def _parse(text: str, what: str) -> dict[str, Any]:
     try:
-        found = json.loads(text or "")
-    except ValueError as error:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InvalidConfig(f"{what} is not JSON: {error}", hint="as in '{\"max_size_mb\": 500}', or @FILE") from None
     if not isinstance(found, dict):
         raise InvalidConfig(f"{what} is not a JSON object", hint="as in '{\"max_size_mb\": 500}'")

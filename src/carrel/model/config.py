@@ -54,11 +54,24 @@ def parse_config(given: Mapping[str, Any], *, default_max_size_mb: int | None = 
             )
     fields: dict[str, Any] = {key: _CHECKS[key](key, value) for key, value in given.items() if value is not None}
     fields.setdefault("max_size_mb", default_max_size_mb)
-    config = Config(**fields)
-    size = sum(len(text) for text in (config.claude_md or "", config.agents_md or "", config.prompt or ""))
+    size = sum(_json_bytes(key, value) for key, value in given.items())
     if size > MAX_BYTES:
-        raise InvalidConfig(f"the texts in the configuration are {size} bytes, over {MAX_BYTES}", hint="use a template")
-    return config
+        raise InvalidConfig(f"the configuration is {size} bytes long, over {MAX_BYTES}", hint="use a template")
+    return Config(**fields)
+
+
+def _json_bytes(key: str, value: Any) -> int:
+    """How long a value is in JSON; refuses what JSON or UTF-8 cannot hold, for the workspace's files are both."""
+    import json
+
+    try:
+        return len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidConfig(
+            f"{key} in the configuration cannot be written as JSON: {error}",
+            hint="use UTF-8 text, numbers, lists and objects",
+            details={"key": key},
+        ) from None
 
 
 def _text(key: str, value: Any) -> str:

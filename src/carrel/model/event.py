@@ -62,6 +62,7 @@ class WorkspaceCreated(Fact):
     config: dict[str, object]
     filled: dict[str, object] = {}
     metadata_digest: str = ""
+    base: str = ""  # the state that it begins with
 
 
 class WorkspaceCreateFailed(Fact):
@@ -136,6 +137,197 @@ class WorkspacePurged(Fact):
     operation_id: str
 
 
+class FileFact(Fact):
+    """Base of what was done to files through us. Paths are public ones: as the agent sees them."""
+
+    path: str
+
+
+class FileRead(FileFact):
+    """Bytes of a file were handed out."""
+
+    size: int
+    digest: str
+    start: int = 0
+
+
+class FileWritten(FileFact):
+    """A file got new content; written down before the new content takes its name, so that no change is missed."""
+
+    size: int
+    digest: str
+    digest_before: str | None = None
+
+
+class FileDeleted(FileFact):
+    """A file, link or directory was removed."""
+
+    kind: str
+    size: int
+    digest_before: str | None = None
+
+
+class FileMoved(FileFact):
+    """A file, link or directory got another name."""
+
+    to: str
+    kind: str
+    size: int
+    digest: str | None = None
+
+
+class DirectoryMade(FileFact):
+    """A directory was made, with its parents if they were missing."""
+
+
+class FileChangeFailed(FileFact):
+    """The change that the event before announced did not happen after all."""
+
+    reason: str
+
+
+class RunFact(Fact):
+    """Base of what happened to a run."""
+
+    run_id: str
+
+
+class RunStarting(RunFact):
+    """A command is about to be started."""
+
+    command: list[str]
+    sandbox: str
+    network: str
+    home: str
+    prompt: str | None = None
+    concurrent: bool = False
+    snapshot_before: str | None = None
+    metadata_digest: str = ""
+
+
+class RunStarted(RunFact):
+    """The command runs behind its walls, and `enforcement` says which."""
+
+    pid: int
+    enforcement: dict[str, object]
+
+
+class RunEnd(RunFact):
+    """Base of how a run ended: nothing of it is alive any more."""
+
+    exit_code: int
+    reason: str = ""
+    error: dict[str, object] | None = None
+    output_bytes: int = 0
+    dropped_bytes: int = 0
+    usage: dict[str, object] = {}
+    snapshot_after: str | None = None
+
+
+class RunCompleted(RunEnd):
+    """The command ended with exit code 0."""
+
+
+class RunFailed(RunEnd):
+    """The command ended with another exit code, could not be started, or its supervisor died."""
+
+
+class RunCancelled(RunEnd):
+    """Somebody stopped the run."""
+
+
+class RunTimedOut(RunEnd):
+    """The run took longer than it was given."""
+
+
+class NetworkDenied(RunFact):
+    """The proxy refused a request of the run."""
+
+    host: str
+    reason: str
+
+
+class WorkspaceRelayered(Fact):
+    """A fork made the workspace's changes a layer that both share; what it holds is the same."""
+
+    filled: dict[str, object]
+
+
+class SnapshotTaken(Fact):
+    """A state of the workspace was kept."""
+
+    snapshot_id: str
+    root: str
+    cause: str  # before_run after_run before_restore before_apply before_destroy answer manual
+    label: str = ""
+    live: bool = False
+    files: int = 0
+    size: int = 0
+    left_out: list[dict[str, object]] = []
+    torn: list[str] = []
+
+
+class SnapshotDropped(Fact):
+    """A kept state was given up, by retention."""
+
+    snapshot_id: str
+
+
+class SnapshotRestoring(Fact):
+    """We are about to bring a state back; `before` is the snapshot of the present."""
+
+    snapshot: str
+    root: str
+    before: str
+    paths: list[str]
+    operation_id: str
+    undoes: str = ""
+
+
+class SnapshotRestored(Fact):
+    """The workspace, or the paths named, are what they were."""
+
+    snapshot: str
+    root: str
+    before: str
+    paths: list[str]
+    operation_id: str
+    undoes: str = ""
+    written: int = 0
+    removed: int = 0
+
+
+class ChangesApplying(Fact):
+    """We are about to give changes back to the origin."""
+
+    target: str
+    operation_id: str
+    paths: list[str]
+    before: str
+    undoes: str = ""
+
+
+class ChangesApplied(Fact):
+    """The origin has the changes, and the workspace's base moved to them."""
+
+    target: str
+    operation_id: str
+    paths: list[str]
+    base: str
+    base_before: str
+    before: str = ""
+    undoes: str = ""
+    commit: str = ""
+    steps: int = 0
+
+
+class ChangesApplyFailed(Fact):
+    """The changes could not be given back; the origin is as it was."""
+
+    operation_id: str
+    reason: str
+
+
 FACTS: tuple[type[Value], ...] = (
     WorkspacePlanned,
     WorkspaceCreating,
@@ -149,6 +341,27 @@ FACTS: tuple[type[Value], ...] = (
     WorkspaceRestoreFailed,
     WorkspacePurging,
     WorkspacePurged,
+    FileRead,
+    FileWritten,
+    FileDeleted,
+    FileMoved,
+    DirectoryMade,
+    FileChangeFailed,
+    RunStarting,
+    RunStarted,
+    RunCompleted,
+    RunFailed,
+    RunCancelled,
+    RunTimedOut,
+    NetworkDenied,
+    WorkspaceRelayered,
+    SnapshotTaken,
+    SnapshotDropped,
+    SnapshotRestoring,
+    SnapshotRestored,
+    ChangesApplying,
+    ChangesApplied,
+    ChangesApplyFailed,
 )
 
 

@@ -78,3 +78,19 @@ def directory_name(part: str) -> str:
     from carrel.model.digest import sha256
 
     return "~~" + sha256(part.encode()).hexdigest()
+
+
+_QUALITIES = (
+    "amber bold brave bright calm clear crisp dry early fair fine fresh glad green keen kind "
+    "light lucky mild neat new plain proud quick quiet ready sharp still swift warm wide young"
+).split()
+_THINGS = (
+    "birch brook cedar cliff cloud coast crane creek dune elm fern field finch grove harbor heron "
+    "hill lake lark maple meadow oak otter pine pond reef ridge river robin slate spruce willow"
+).split()
+
+
+def fresh_name(number: int) -> str:
+    """A task name that people can say and remember, from 30 random bits."""
+    tail = "".join("0123456789abcdefghjkmnpqrstvwxyz"[number >> shift & 31] for shift in (10, 15, 20, 25))
+    return f"{_QUALITIES[number & 31]}-{_THINGS[number >> 5 & 31]}-{tail}"

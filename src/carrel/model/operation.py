@@ -13,19 +13,23 @@ class Operation(Value):
     """One thing that was done, perhaps to several workspaces at once."""
 
     operation_id: str
-    kind: str  # destroy | undo | purge
+    kind: str  # destroy | restore | apply | undo | purge
     at: str
     actor_id: str
     workspaces: list[str]  # the ids, for people
     uids: list[str]  # the incarnations, for undo
     undoes: str = ""
-    undone_by: str = ""
+    undone_by: str = ""  # the operation that took the last of it back
+    undone_uids: list[str] = []  # those of its workspaces for which it was taken back
+    changed: bool = False  # it changed what a workspace or its origin holds, not where the workspace is
 
 
 KINDS: dict[str, str] = {
     "workspace_cleanup": "destroy",
     "workspace_restored": "undo",
     "workspace_purged": "purge",
+    "snapshot_restored": "restore",
+    "changes_applied": "apply",
 }
 
 
@@ -43,9 +47,17 @@ def fold(
             "uids": [],
             "undoes": data.get("undoes", ""),
             "undone_by": "",
+            "undone_uids": [],
+            "changed": KINDS[event_type] in ("restore", "apply"),
         }
     return {
         **record,
         "workspaces": [*record["workspaces"], data["workspace_id"]],
         "uids": [*record["uids"], data["uid"]],
     }
+
+
+def undone(record: dict[str, Any], uid: str, by: str) -> dict[str, Any]:
+    """The operation's record after it was taken back for one of its workspaces."""
+    uids = [*record["undone_uids"], uid]
+    return {**record, "undone_uids": uids, "undone_by": by if set(uids) >= set(record["uids"]) else ""}

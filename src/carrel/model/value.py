@@ -51,6 +51,8 @@ class Value:
         cls.__types__ = {**cls.__types__, **annotations}
         own = {name: cls.__dict__[name] for name in annotations if name in cls.__dict__}
         cls.__defaults__ = {**cls.__defaults__, **own}
+        for name in own:  # msgspec leaves out a default that it finds on the class, and equality would miss the field
+            delattr(cls, name)
         type.__setattr__(cls, "__dataclass_fields__", _DataclassFields())
 
     if not TYPE_CHECKING:

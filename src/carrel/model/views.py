@@ -6,7 +6,7 @@ The store runs `project` inside the transaction that appends the event, over its
 
 from __future__ import annotations
 
-from carrel.model import operation, workspace
+from carrel.model import operation, run, workspace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,22 +19,32 @@ if TYPE_CHECKING:
         def put(
             self, kind: str, key: str, record: dict[str, Any], *, task: str, label: str, live: bool, pending: bool
         ) -> None: ...
+        def drop(self, kind: str, key: str) -> None: ...
 
 
 def project(records: Records, event_type: str, data: dict[str, Any], stream: str, actor_id: str, at: str) -> None:
     """Let one event change the records; raises WrongStatus, and nothing may be kept then."""
     if event_type in workspace.EVENTS:
         _workspace(records, event_type, data, stream, at)
+    if event_type in run.EVENTS:
+        _run(records, event_type, data, stream, actor_id, at)
+    if event_type == "snapshot_taken":
+        _snapshot(records, data, stream, at)
+    if event_type == "snapshot_dropped":
+        records.drop("snapshot", data["snapshot_id"])
     if event_type in operation.KINDS:
         _operation(records, event_type, data, stream, actor_id, at)
 
 
 def _workspace(records: Records, event_type: str, data: dict[str, Any], stream: str, at: str) -> None:
-    record = workspace.fold(records.get("workspace", data["uid"]), event_type, data, stream, at)
+    _put_workspace(records, workspace.fold(records.get("workspace", data["uid"]), event_type, data, stream, at))
+
+
+def _put_workspace(records: Records, record: dict[str, Any]) -> None:
     state = record["state"]
     records.put(
         "workspace",
-        data["uid"],
+        record["uid"],
         record,
         task=record["task_id"],
         label=record["workspace_id"],
@@ -47,9 +57,26 @@ def _operation(records: Records, event_type: str, data: dict[str, Any], stream: 
     key = data["operation_id"]
     record = operation.fold(records.get("operation", key), event_type, data, actor_id, at)
     records.put("operation", key, record, task=stream, label=key, live=False, pending=False)
-    undone = records.get("operation", record["undoes"]) if record["undoes"] else None
-    if undone and not undone["undone_by"]:
-        undone = {**undone, "undone_by": key}
-        records.put(
-            "operation", record["undoes"], undone, task=stream, label=record["undoes"], live=False, pending=False
-        )
+    undone_key = data.get("undoes")
+    undone = records.get("operation", undone_key) if undone_key else None
+    if undone_key and undone:
+        undone = operation.undone(undone, data["uid"], key)
+        records.put("operation", undone_key, undone, task=stream, label=undone_key, live=False, pending=False)
+
+
+def _run(records: Records, event_type: str, data: dict[str, Any], stream: str, actor_id: str, at: str) -> None:
+    key = data["run_id"]
+    record = run.fold(records.get("run", key), event_type, data, stream, actor_id, at)
+    active = record["state"] in run.ACTIVE
+    # One active run for each workspace: it holds the workspace's name among runs, unless it may share.
+    label = key if record["concurrent"] else record["uid"]
+    records.put("run", key, record, task=stream, label=label, live=active, pending=active)
+    desk = records.get("workspace", data["uid"]) if data.get("metadata_digest") else None
+    if desk:
+        desk = {**desk, "metadata_digest": data["metadata_digest"]}
+        _put_workspace(records, desk)
+
+
+def _snapshot(records: Records, data: dict[str, Any], stream: str, at: str) -> None:
+    key = data["snapshot_id"]
+    records.put("snapshot", key, {**data, "taken_at": at}, task=stream, label=key, live=False, pending=False)

@@ -3,9 +3,9 @@
     planned ─> creating ─> ready ─> destroying ─> destroyed ─> purging ─> purged
                   │  └──> failed ──────┘  ^            │
                   v                       └ restoring <┘
-               aborted
+               aborted            ready <─> reverting, applying
 
-`creating`, `destroying`, `restoring` and `purging` are intents: a process is at it, or has died at it and `repair`
+`creating`, `destroying`, `restoring`, `purging`, `reverting` (to a snapshot) and `applying` are intents: a process is at it, or has died at it and `repair`
 finishes or undoes. Folding a workspace's events through `TABLE` gives its state; an event that the table does not know
 for the present state is refused, and nothing changes.
 """
@@ -43,6 +43,9 @@ class Workspace(Value):
     undoes: str = ""  # the operation that this one takes back
     reason: str = ""  # why it was destroyed, or why it failed
     settled: str = ""  # the state to fall back to when a step under way is undone
+    before: dict[str, object] = {}  # what the step under way has changed, as it was
+    base: str = ""  # the state that its changes are counted from
+    step: dict[str, object] = {}  # what a restore or apply under way is about
 
     @property
     def id(self) -> WorkspaceId:
@@ -67,12 +70,19 @@ TABLE: dict[tuple[str, str], str] = {
     ("restoring", "workspace_restore_failed"): "destroyed",
     ("destroyed", "workspace_purging"): "purging",
     ("purging", "workspace_purged"): "purged",
+    ("ready", "snapshot_restoring"): "reverting",
+    ("reverting", "snapshot_restored"): "ready",
+    ("ready", "changes_applying"): "applying",
+    ("applying", "changes_applied"): "ready",
+    ("applying", "changes_apply_failed"): "ready",
+    ("ready", "workspace_relayered"): "ready",
 }
 
 EVENTS = frozenset(event for _, event in TABLE)
-LIVE = frozenset({"planned", "creating", "ready", "failed", "destroying", "restoring"})  # the id is taken
-PENDING = frozenset({"creating", "destroying", "restoring", "purging"})  # somebody is at it, or died at it
-USABLE = frozenset({"planned", "ready"})
+# The id is taken.
+LIVE = frozenset({"planned", "creating", "ready", "failed", "destroying", "restoring", "reverting", "applying"})
+# Somebody is at it, or died at it.
+PENDING = frozenset({"creating", "destroying", "restoring", "purging", "reverting", "applying"})
 
 
 def next_state(record: Mapping[str, Any] | None, event_type: str, data: Mapping[str, Any]) -> str:
@@ -86,8 +96,10 @@ def next_state(record: Mapping[str, Any] | None, event_type: str, data: Mapping[
         )
     if found == "=":
         return str(record["settled"]) if record else found
-    if event_type == "workspace_create_failed" and data.get("kept"):
-        return "failed"
+    if event_type == "workspace_create_failed":
+        if data.get("kept"):
+            return "failed"
+        return "planned" if record and record["settled"] == "planned" else found
     return found
 
 
@@ -96,13 +108,17 @@ def fold(
 ) -> dict[str, Any]:
     """The workspace's record after one more event."""
     state = next_state(record, event_type, data)
+    if record and event_type in _TAKEN_BACK and state == record["before"].get("state"):
+        return {**record, **record["before"], "updated_at": at, "before": {}}
     new = _fresh(data, stream, at) if record is None else dict(record)
+    new["before"] = {key: record[key] for key in _STEP} if record and state in PENDING else {}
     if state in ("ready", "failed", "planned"):
         new["settled"] = state
     if event_type == "workspace_restoring":  # it may come back under another id
         new.update(task_id=stream, agent_id=data["agent_id"], workspace_id=data["workspace_id"])
     if event_type == "workspace_restored":
         new["reason"] = ""
+    new["step"] = dict(data) if event_type in _ANNOUNCED else {}
     new["state"] = state
     new["updated_at"] = at
     for key, source_key in _CARRIED:
@@ -111,11 +127,26 @@ def fold(
     return new
 
 
+_ANNOUNCED = ("snapshot_restoring", "changes_applying")
+# A step that failed has changed nothing: what its intent said about the workspace is taken back with it.
+_TAKEN_BACK = ("workspace_create_failed", "workspace_destroy_failed", "workspace_restore_failed")
+_STEP = (
+    "state",
+    "workspace_id",
+    "task_id",
+    "agent_id",
+    "path",
+    "trash_path",
+    "operation_id",
+    "undoes",
+    "reason",
+)
 _CARRIED = (
     ("path", "workspace_path"),
     ("config", "config"),
     ("filled", "filled"),
     ("metadata_digest", "metadata_digest"),
+    ("base", "base"),
     ("trash_path", "trash_path"),
     ("operation_id", "operation_id"),
     ("undoes", "undoes"),
@@ -144,4 +175,7 @@ def _fresh(data: Mapping[str, Any], stream: str, at: str) -> dict[str, Any]:
         "undoes": "",
         "reason": "",
         "settled": "",
+        "before": {},
+        "base": "",
+        "step": {},
     }

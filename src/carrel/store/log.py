@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import time
 
-from carrel.errors import Invalid, LogBroken, VersionConflict
+from carrel.errors import Invalid, LogBroken, VersionConflict, WrongStatus
 from carrel.model.digest import sha256
 from carrel.model.event import EVENT_TYPES, Caller, Event
 from carrel.model.views import project
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
         def transaction(self, *, durable: bool) -> AbstractContextManager[None]:
             """Exclude other writers; commit at the end, roll back on an exception."""
+
+        def snapshot(self) -> AbstractContextManager[None]:
+            """Let everything that is read inside come from one state, whatever others write meanwhile."""
 
         def execute(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
             """Run one statement and give all its rows."""
@@ -229,6 +232,10 @@ class Log:
                 raise LabelTaken(kind, label) from None
             raise
 
+    def drop(self, kind: str, key: str) -> None:
+        """Forget a record; only `project` calls this, inside an append."""
+        self._database.execute("DELETE FROM views WHERE kind = ? AND key = ?", (kind, key))
+
     def find_live(self, kind: str, label: str) -> dict[str, Any] | None:
         """The one live record with this label."""
         rows = self._database.execute("SELECT data FROM views WHERE kind = ? AND label = ? AND live = 1", (kind, label))
@@ -264,7 +271,8 @@ class Log:
         # Millions of small values that all live to the end: looking for cycles among them would take most of the time.
         gc.disable()
         try:
-            return _verify(self._database, progress)
+            with self._database.snapshot():
+                return _verify(self._database, progress)
         finally:
             gc.enable()
 
@@ -296,10 +304,15 @@ class Verification:
         """Raise LogBroken if something is wrong."""
         if self.broken:
             raise LogBroken(
-                f"the event log is broken at position {self.broken['position']}: {self.broken['problem']}",
+                f"the event log is broken{self._place()}: {self.broken['problem']}",
                 hint="keep a copy of the home first; views alone are mended by aw repair --rebuild-views",
                 details=self.broken,
             )
+
+    def _place(self) -> str:
+        assert self.broken
+        position, stream = self.broken["position"], self.broken["stream"]
+        return f" at position {position}" if position else f" in stream {stream}" if stream else ""
 
 
 class _MemoryRecords:
@@ -316,6 +329,9 @@ class _MemoryRecords:
         self, kind: str, key: str, record: dict[str, Any], *, task: str, label: str, live: bool, pending: bool
     ) -> None:
         self.found[kind, key] = (record, task, label, live, pending)
+
+    def drop(self, kind: str, key: str) -> None:
+        self.found.pop((kind, key), None)
 
     def rows(self) -> Iterator[Row]:
         for (kind, key), (record, task, label, live, pending) in self.found.items():
@@ -349,7 +365,10 @@ def _verify(database: Database, progress: Callable[[int, int], None] | None) -> 
         if problem:
             return Verification(expected, len(heads), 0, _broken(position, stream, version, event_type, problem))
         heads[stream] = (version, digest)
-        project(records, event_type, decode(text), stream, actor_id, recorded_at)
+        try:
+            project(records, event_type, decode(text), stream, actor_id, recorded_at)
+        except WrongStatus as error:
+            return Verification(expected, len(heads), 0, _broken(position, stream, version, event_type, error.message))
         if progress and expected % 20_000 == 0:
             progress(expected, total)
     found = len(records.found)

@@ -56,7 +56,11 @@ class Postgres:
         self._url = url
         self._local = _local()
         self._open: list[tuple[int, psycopg.Connection[Row]]] = []
-        self._migrate(migrations)
+        try:
+            self._migrate(migrations)
+        except BaseException:
+            self.close()
+            raise
 
     def _migrate(self, migrations: tuple[tuple[str, ...], ...]) -> None:
         if self._version() == len(migrations):
@@ -102,6 +106,14 @@ class Postgres:
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
             yield
 
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Read from one state, whatever others commit meanwhile."""
+        connection = self._connection()
+        with _errors(), connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            yield
+
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
         """Run one statement and give all its rows."""
         with _errors():
@@ -120,9 +132,9 @@ class Postgres:
         """Sleep until a commit is announced; a look after listening closes the gap before it."""
         connection = self._connection("listener")
         with _errors():
-            if not getattr(self._local, "listening", False):
+            if getattr(self._local, "listening", None) is not connection:
                 connection.execute(f"LISTEN {CHANNEL}".encode())
-                self._local.listening = True
+                self._local.listening = connection
             if self.execute("SELECT coalesce(max(position), 0) FROM events")[0][0] > position:
                 return
             for _ in connection.notifies(timeout=timeout_seconds, stop_after=1):

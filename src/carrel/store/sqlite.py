@@ -55,7 +55,11 @@ class Sqlite:
         self._path = path
         self._local = _local()
         self._open: list[_Connection] = []
-        self._migrate(migrations)
+        try:
+            self._migrate(migrations)
+        except BaseException:
+            self.close()
+            raise
 
     def _migrate(self, migrations: tuple[tuple[str, ...], ...]) -> None:
         version = self._version()
@@ -107,6 +111,17 @@ class Sqlite:
                     raise
         finally:
             fcntl.flock(connection.lock, fcntl.LOCK_UN)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Read from one state: in WAL mode a read transaction does not see later commits, and holds nobody up."""
+        connection = self._connection()
+        with _errors(self._path):
+            connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            connection.rollback()
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
         """Run one statement and give all its rows."""
@@ -209,7 +224,8 @@ def _errors(path: str) -> Iterator[None]:
 def _translate(error: sqlite3.Error, path: str) -> CarrelError:
     code = getattr(error, "sqlite_errorname", "") or ""
     what = f"the event log at {path}: {error}"
-    if code.startswith("SQLITE_FULL"):
+    # What SQLite keeps beside the log needs room too, and says "I/O error" when there is none.
+    if code.startswith("SQLITE_FULL") or (code.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN")) and _is_full(path)):
         return DiskFull(what, hint="free some space: aw usage shows what takes it, aw sweep frees it")
     if code.startswith(("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH")):
         return PermissionDenied(
@@ -222,3 +238,11 @@ def _translate(error: sqlite3.Error, path: str) -> CarrelError:
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreUnavailable(what, hint="another process holds the log for long: try again")
     return FilesystemError(what, hint="aw doctor checks this machine")
+
+
+def _is_full(path: str) -> bool:
+    try:
+        stats = os.statvfs(os.path.dirname(path))
+    except OSError:
+        return False
+    return stats.f_bavail * stats.f_frsize < 64 * 1024 or (stats.f_files > 0 and not stats.f_favail)

@@ -14,6 +14,7 @@ from carrel.errors import CarrelError, CloneFailed, FilesystemError, WorkspaceEx
 from carrel.model.config import Config, parse_config
 from carrel.model.event import WorkspaceCreated, WorkspaceCreateFailed, WorkspaceCreating, WorkspacePlanned
 from carrel.model.names import format_id
+from carrel.model.snapshot import EMPTY
 from carrel.model.source import FillOptions, Place
 from carrel.model.source import parse as parse_source
 from carrel.sources import SOURCES, attach
@@ -100,18 +101,28 @@ def _build(
     final = place.replace(root=stated["workspace_path"])
     try:
         filled, digest = _stage(home, place, stated, source, config, progress)
-        _rename_into_place(place.root, final.root)
+        rename_into_place(place.root, final.root)
         attach(filled, final)
+        base = _base(home, filled, final)
     except BaseException as error:
-        _fail(home, task, stated, place, final, error)
+        fail(home, task, stated, place, final, error)
         raise _as_ours(error, stated["workspace_id"]) from error
     fact = WorkspaceCreated(
         **{key: stated[key] for key in ("workspace_id", "agent_id", "uid", "workspace_path", "source", "config")},
         filled=filled.as_dict(),
         metadata_digest=digest,
+        base=base,
     )
     home.record(task, fact)
     return show.by_uid(home, stated["uid"])
+
+
+def _base(home: Home, filled: Filled, final: Place) -> str:
+    if filled.mechanism == "plain" and filled.origin.get("kind") == "empty":
+        return EMPTY  # said here, because most of what knows more is not needed for it
+    from carrel.verbs.state import base_of
+
+    return base_of(home, filled, final)
 
 
 def place_of(home: Home, uid: str, root: str) -> Place:
@@ -197,6 +208,24 @@ def write_metadata(root: str, stated: Mapping[str, Any], config: Config) -> str:
     return metadata.write_all(root, documents, {name: text for name, text in texts.items() if text is not None})
 
 
+def write_run(workspace: Workspace, run_id: str, prompt: str | None) -> str:
+    """Name the run in `.aw/run.json`, and give the digest of `.aw/` with it."""
+    import time
+
+    config = parse_config(workspace.config)
+    document = {
+        "run_id": run_id,
+        "repo_id": config.repo_id,
+        "repo_name": config.repo_name or _repo_name(workspace.source),
+        "prompt": prompt or config.prompt,
+        "created_at": int(time.time()),
+        "workspace_id": workspace.id,
+        "uid": workspace.uid,
+    }
+    metadata.replace(workspace.path, "run.json", document)
+    return metadata.digest_of(workspace.path, DOCUMENTS) or ""
+
+
 def _repo_name(source: str) -> str | None:
     kind, _, rest = source.partition(":")
     if kind in ("empty", "template"):
@@ -205,7 +234,7 @@ def _repo_name(source: str) -> str | None:
     return name.removesuffix(".git") or None
 
 
-def _rename_into_place(staging: str, final: str) -> None:
+def rename_into_place(staging: str, final: str) -> None:
     if os.path.lexists(final):
         raise FilesystemError(
             f"something that is not a known workspace stands at {final}", hint="move it away, then try again"
@@ -218,13 +247,13 @@ def _rename_into_place(staging: str, final: str) -> None:
             os.makedirs(os.path.dirname(final), mode=0o700, exist_ok=True)
 
 
-def _fail(home: Home, task: str, stated: dict[str, Any], place: Place, final: Place, error: BaseException) -> None:
+def fail(home: Home, task: str, stated: dict[str, Any], place: Place, final: Place, error: BaseException) -> None:
     """Write down that it failed, and leave nothing behind but what is kept on purpose."""
     from carrel.verbs.repair import clear_away
 
     kept = isinstance(error, CloneFailed)
     if kept:
-        _rename_into_place(place.root, final.root)
+        rename_into_place(place.root, final.root)
     else:
         clear_away(home, stated["uid"], place.root, final.root)
     ours = _as_ours(error, stated["workspace_id"])

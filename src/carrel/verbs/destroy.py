@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from carrel import sources
-from carrel.errors import CleanupFailed, PermissionDenied, WorkspaceNotFound
+from carrel.errors import CleanupFailed, PermissionDenied, UnappliedChanges, WorkspaceBusy, WorkspaceNotFound
 from carrel.model.event import WorkspaceCleanup, WorkspaceDestroyFailed, WorkspaceDestroying
 from carrel.model.source import Filled
 from carrel.verbs import show
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from carrel.home import Home
     from carrel.model.source import Place
     from carrel.model.workspace import Workspace
+
+
+WITH_ORIGIN = ("overlay", "clone", "worktree")  # sources that changes can be given back to
 
 
 def destroy(
@@ -40,7 +43,7 @@ def destroy(
     """
     found = [show.find_last(home, workspace_id) for workspace_id in workspace_ids]
     for workspace_id, workspace in zip(workspace_ids, found, strict=True):
-        if workspace is None:
+        if workspace is None and not show.was_destroyed(home, workspace_id):
             raise WorkspaceNotFound.of(show.normal_id(workspace_id))
     operation_id = home.new_id()
     return [_destroy(home, workspace, operation_id, force, reason, undoes) for workspace in found if workspace]
@@ -56,10 +59,12 @@ def destroy_task(home: Home, task: str, *, force: bool = False, reason: str = "r
 
 
 def _destroy(home: Home, workspace: Workspace, operation_id: str, force: bool, reason: str, undoes: str) -> Workspace:
+    _end_runs(home, workspace, force=force)
     with home.hold(workspace.id):
         current = show.find(home, workspace.id)
         if current is None:  # destroyed already, by us or by somebody who was quicker
             return show.find_last(home, workspace.id) or workspace
+        _refuse_losses(home, current, force=force)
         trash_path = f"{home.private}/trash/{current.uid}"
         names = {"workspace_id": current.id, "agent_id": current.agent_id, "uid": current.uid}
         step = {
@@ -82,6 +87,51 @@ def _destroy(home: Home, workspace: Workspace, operation_id: str, force: bool, r
             ) from error
         home.record(current.task_id, WorkspaceCleanup(**names, **step))
         return show.by_uid(home, current.uid)
+
+
+def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
+    """Refuse while something runs, or while the workspace holds work that its origin does not have.
+
+    With `force` it goes all the same, after a last snapshot; so does a workspace that has no origin to give work to.
+    """
+    _end_runs(home, workspace, force=False)
+    origin = workspace.filled.get("origin")
+    if not isinstance(origin, dict) or origin.get("kind") not in WITH_ORIGIN or not os.path.isdir(workspace.path):
+        return
+    from carrel.verbs.diff import has_unapplied
+
+    if not has_unapplied(home, workspace):
+        return
+    if not force:
+        raise UnappliedChanges(
+            f"workspace {workspace.id} holds changes that were not applied",
+            hint=f"aw diff {workspace.id}, aw apply {workspace.id}, or --force: aw undo brings it back",
+        )
+    from carrel.verbs.snapshot import keep
+
+    keep(home, workspace, cause="before_destroy")
+
+
+def _end_runs(home: Home, workspace: Workspace, *, force: bool) -> None:
+    """Refuse while something runs in the workspace, or stop it if that is what was asked for."""
+    active = [
+        record
+        for record in home.log.find_all("run", task=workspace.task_id, live_only=True)
+        if record["uid"] == workspace.uid
+    ]
+    if not active:
+        return
+    from carrel.verbs.run import settle, stop
+
+    for record in active:
+        if settle(home, record["run_id"]):
+            continue
+        if not force:
+            raise WorkspaceBusy(
+                f"workspace {workspace.id} is busy with {record['run_id']}",
+                hint=f"aw stop {record['run_id']}, or --force",
+            )
+        stop(home, record["run_id"])
 
 
 def detach(home: Home, workspace: Workspace) -> None:

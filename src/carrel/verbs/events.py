@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from carrel.errors import InvalidUsage
+from carrel.model.names import check_part
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +18,7 @@ def events(
     home: Home, *, after: int = 0, task: str | None = None, types: Sequence[str] = (), limit: int | None = None
 ) -> Iterator[Event]:
     """The events after a position, in the order in which they happened."""
+    _check(task, types)
     return home.log.read(after=after, stream=task, types=types, limit=limit)
 
 
@@ -28,6 +32,7 @@ def follow(
     timeout_seconds: float | None = None,
 ) -> Iterator[Event]:
     """The events after a position, then each new one within milliseconds of its commit; none is missed or repeated."""
+    _check(task, types)
     return home.log.follow(after=after, stream=task, types=types, until=until, timeout_seconds=timeout_seconds)
 
 
@@ -36,3 +41,11 @@ def verify(home: Home, progress: Callable[[int, int], None] | None = None) -> Ve
     found = home.log.verify(progress)
     found.check()
     return found
+
+
+def _check(task: str | None, types: Sequence[str]) -> None:
+    if task is not None:
+        check_part(task)
+    for name in types:
+        if not name.isascii():
+            raise InvalidUsage(f"{name!r} is no type of event", hint="as in workspace_created")

@@ -36,8 +36,19 @@ class Finding(Value):
 
 def settle(home: Home) -> list[Finding]:
     """Finish or undo every interrupted step of this home."""
-    pending = home.log.find_pending()
-    return [finding for kind, record in pending if kind == "workspace" and (finding := _settle(home, record))]
+    found = []
+    for kind, record in home.log.find_pending():
+        finding = _settle(home, record) if kind == "workspace" else _settle_run(home, record)
+        if finding:
+            found.append(finding)
+    return found
+
+
+def _settle_run(home: Home, record: dict[str, Any]) -> Finding | None:
+    from carrel.verbs.run import settle as settle_run
+
+    done = settle_run(home, record["run_id"]) if record["home"] == home.id else None
+    return Finding(what=f"run {record['run_id']} was interrupted", done=done) if done else None
 
 
 def _settle(home: Home, record: dict[str, Any]) -> Finding | None:
@@ -97,10 +108,25 @@ def _settle_restoring(home: Home, workspace: Workspace) -> str:
     return "it is back"
 
 
+def _finish_reverting(home: Home, workspace: Workspace) -> str:
+    from carrel.verbs.restore import finish
+
+    finish(home, workspace)
+    return "the state was brought back"
+
+
+def _settle_applying(home: Home, workspace: Workspace) -> str:
+    from carrel.verbs.apply import settle as settle_apply
+
+    return settle_apply(home, workspace)
+
+
 _SETTLERS: dict[str, Callable[[Home, Workspace], str]] = {
     "creating": _undo_creating,
     "destroying": _settle_destroying,
     "restoring": _settle_restoring,
+    "reverting": _finish_reverting,
+    "applying": _settle_applying,
 }
 
 
@@ -114,17 +140,30 @@ def _attach(home: Home, workspace: Workspace) -> None:
     attach(home, workspace)
 
 
-def clear_away(home: Home, uid: str, *paths: str) -> None:
+def clear_away(home: Home, uid: str, staging: str, final: str) -> None:
     """Remove what was built for a workspace that never came to be: out of sight at once, then deleted."""
     from carrel.system.removal import remove_tree
 
-    layers = f"{home.private}/layers/{uid}"
-    for number, path in enumerate((*paths, layers)):
+    # What stands in the workspace's place is ours only if it says so: a stranger's files are never touched.
+    paths = [staging, f"{home.private}/layers/{uid}", *([final] if _is_of(final, uid) else [])]
+    for number, path in enumerate(paths):
+        aside = f"{home.private}/staging/{uid}.{number}"
+        if os.path.lexists(aside):  # somebody died at this very place
+            remove_tree(aside)
         if os.path.lexists(path):
-            aside = f"{home.private}/staging/{uid}.{number}"
             _unmount_below(path)
             os.rename(path, aside)
             remove_tree(aside)
+
+
+def _is_of(path: str, uid: str) -> bool:
+    import json
+
+    try:
+        with open(f"{path}/.aw/run.json", "rb") as file:
+            return bool(json.load(file)["uid"] == uid)
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
 
 
 def _unmount_below(path: str) -> None:
@@ -145,7 +184,9 @@ def repair(home: Home, *, rebuild_views: bool = False) -> list[Finding]:
     if rebuild_views:
         findings.append(Finding(what="views", done=f"{home.log.rebuild_views()} records made anew from the events"))
     findings += settle(home)
+    findings += _finish_deleting(home)
     findings += _tidy_staging(home)
+    findings += _tidy_templates(home)
     findings += _check_ready(home)
     findings += _find_strangers(home)
     return findings
@@ -161,6 +202,35 @@ def _tidy_staging(home: Home) -> list[Finding]:
         if record is None or record["state"] != "creating":  # its intent is written first, so nobody is building here
             remove_tree(f"{staging}/{name}")
             findings.append(Finding(what=f"left-over building site {name}", done="deleted"))
+    for name in _names_in(home.path):
+        if name.startswith("id."):  # of a process that died while it made this home
+            os.unlink(f"{home.path}/{name}")
+            findings.append(Finding(what=f"left-over file {name}", done="deleted"))
+    return findings
+
+
+def _finish_deleting(home: Home) -> list[Finding]:
+    from carrel.verbs.sweep import finish_purging
+
+    return [
+        Finding(what=f"{workspace.id} was half deleted", done=str(problem) if problem else "the rest is gone too")
+        for workspace, problem in finish_purging(home)
+    ]
+
+
+def _tidy_templates(home: Home) -> list[Finding]:
+    from carrel.system.removal import remove_tree
+    from carrel.verbs.template import lock_of
+
+    findings = []
+    for name in _names_in(f"{home.path}/templates"):
+        if name.startswith((".new-", ".old-")):
+            try:
+                with home.hold(lock_of(name[5:]), wait_seconds=0):
+                    remove_tree(f"{home.path}/templates/{name}")
+            except WorkspaceBusy:
+                continue
+            findings.append(Finding(what=f"left-over template {name}", done="deleted"))
     return findings
 
 

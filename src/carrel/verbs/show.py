@@ -34,6 +34,13 @@ def find_last(home: Home, workspace_id: str) -> Workspace | None:
     return Workspace(**whole[-1]) if whole else None
 
 
+def was_destroyed(home: Home, workspace_id: str) -> bool:
+    """Whether a workspace was ever destroyed under this id, also one that came back under another."""
+    task, _ = parse_id(workspace_id)
+    cleanups = home.log.read(stream=task, types=("workspace_cleanup",))
+    return any(event.event_data["workspace_id"] == normal_id(workspace_id) for event in cleanups)
+
+
 def get(home: Home, workspace_id: str) -> Workspace:
     """The live workspace of this id, or WorkspaceNotFound."""
     found = find(home, workspace_id)

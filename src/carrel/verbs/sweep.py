@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 
-from carrel.errors import WorkspaceBusy
+from carrel.errors import CleanupFailed, WorkspaceBusy
 from carrel.model.event import WorkspacePurged, WorkspacePurging
+from carrel.model.moment import seconds
 from carrel.model.value import Value
 from carrel.model.workspace import Workspace
-from carrel.system.removal import remove_tree
 from carrel.verbs.undo import trashed
 
 TYPE_CHECKING = False
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from carrel.home import Home
+
+
+HOUR = 3600
 
 
 class Candidate(Value):
@@ -33,16 +36,17 @@ class Candidate(Value):
 def sweep(home: Home, *, dry_run: bool = False, everything: bool = False, uids: Sequence[str] = ()) -> list[Candidate]:
     """Delete trash that is older than `workspaces.trash_days`; with `everything`, all of it; or just these uids.
 
-    Raises nothing for a workspace that is being brought back this instant: it stays.
+    Raises nothing for a workspace that is being brought back this instant: it stays. CleanupFailed says which files
+    could not be deleted; all others are, and the next sweep tries again.
     """
-    finish_purging(home)
+    problems = [problem for _, problem in ([] if dry_run else finish_purging(home)) if problem]
     limit = home.settings.workspaces.trash_days
     now = time.time()
     looked_at = []
     for workspace in trashed(home):
         if uids and workspace.uid not in uids:
             continue
-        age = max(0.0, (now - _seconds(workspace.updated_at)) / 86400)
+        age = max(0.0, (now - seconds(workspace.updated_at)) / 86400)
         goes = everything or bool(uids) or age >= limit
         why = "asked for" if everything or uids else f"in the trash for {age:.1f} of {limit:g} days"
         looked_at.append(
@@ -56,15 +60,29 @@ def sweep(home: Home, *, dry_run: bool = False, everything: bool = False, uids: 
             )
         )
         if goes and not dry_run:
-            _purge(home, workspace)
+            try:
+                _purge(home, workspace)
+            except CleanupFailed as problem:
+                problems.append(problem)
+    if problems:
+        raise problems[0]
     return looked_at
 
 
-def is_due(home: Home) -> bool:
-    """Whether something in the trash has outlived its time."""
-    limit = home.settings.workspaces.trash_days * 86400
-    now = time.time()
-    return any(now - _seconds(workspace.updated_at) >= limit for workspace in trashed(home))
+def sweep_in_background(home: Home) -> None:
+    """Once an hour at most, start a process of its own that deletes what is due; nobody waits for it."""
+    stamp = f"{home.path}/swept"
+    try:
+        age = time.time() - os.stat(stamp).st_mtime
+    except FileNotFoundError:
+        age = 0.0  # a new home has nothing that is due
+    if age >= HOUR:
+        from carrel.system.background import start_aw
+
+        start_aw(["sweep", "--quiet", "--home", home.path], home.settings.as_environment())
+    if age == 0.0 or age >= HOUR:
+        with open(stamp, "w"):
+            os.utime(stamp)
 
 
 def _purge(home: Home, workspace: Workspace) -> None:
@@ -83,32 +101,44 @@ def _purge(home: Home, workspace: Workspace) -> None:
         return
 
 
-def finish_purging(home: Home) -> None:
-    """Go on with deletions that somebody began and did not end."""
+def finish_purging(home: Home) -> list[tuple[Workspace, CleanupFailed | None]]:
+    """Go on with deletions that somebody began and did not end; gives each, with what keeps it from ending."""
+    found: list[tuple[Workspace, CleanupFailed | None]] = []
     for kind, record in home.log.find_pending():
         if kind == "workspace" and record["state"] == "purging" and record["home"] == home.id:
             workspace = Workspace(**record)
             try:
-                with home.hold(workspace.id, wait_seconds=0):
-                    current = home.log.get("workspace", workspace.uid)
-                    if current is None or current["state"] != "purging":
-                        continue
-                    delete_files(home, workspace)
-                    names = {"workspace_id": workspace.id, "agent_id": workspace.agent_id, "uid": workspace.uid}
-                    step = {"trash_path": workspace.trash_path, "operation_id": workspace.operation_id}
-                    home.record(workspace.task_id, WorkspacePurged(**names, **step))
+                if _finish(home, workspace):
+                    found.append((workspace, None))
+            except CleanupFailed as problem:
+                found.append((workspace, problem))
             except WorkspaceBusy:
                 continue
+    return found
+
+
+def _finish(home: Home, workspace: Workspace) -> bool:
+    with home.hold(workspace.id, wait_seconds=0):
+        current = home.log.get("workspace", workspace.uid)
+        if current is None or current["state"] != "purging":
+            return False
+        delete_files(home, workspace)
+        names = {"workspace_id": workspace.id, "agent_id": workspace.agent_id, "uid": workspace.uid}
+        step = {"trash_path": workspace.trash_path, "operation_id": workspace.operation_id}
+        home.record(workspace.task_id, WorkspacePurged(**names, **step))
+        return True
 
 
 def delete_files(home: Home, workspace: Workspace) -> None:
     """Delete a trashed workspace's files and layers, if they are there."""
-    for path in (workspace.trash_path, f"{home.private}/layers/{workspace.uid}"):
-        if path and os.path.lexists(path):
-            remove_tree(path)
+    try:
+        for path in (workspace.trash_path, f"{home.private}/layers/{workspace.uid}"):
+            if path and os.path.lexists(path):
+                from carrel.system.removal import remove_tree
 
-
-def _seconds(timestamp: str) -> float:
-    import calendar
-
-    return calendar.timegm(time.strptime(timestamp[:19], "%Y-%m-%dT%H:%M:%S"))
+                remove_tree(path)
+    except OSError as error:
+        raise CleanupFailed(
+            f"the files of {workspace.id} could not be deleted: {error.strerror or error}",
+            hint=f"see what uses {workspace.trash_path}; the next aw sweep goes on",
+        ) from error

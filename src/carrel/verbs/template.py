@@ -24,6 +24,7 @@ class Template(Value):
 def add_template(home: Home, name: str, *, folder: str | None = None, workspace_id: str | None = None) -> Template:
     """Copy a folder, or the `work/` of a workspace, into the home under a name; refuses a name that is taken."""
     from carrel.system.copying import copy_tree
+    from carrel.system.removal import remove_tree
 
     template_name(name)
     origin = f"{show.get(home, workspace_id).path}/work" if workspace_id else os.path.abspath(folder or "")
@@ -32,21 +33,27 @@ def add_template(home: Home, name: str, *, folder: str | None = None, workspace_
     if not os.path.isdir(origin):
         raise NotADirectory(f"{origin} is not a directory", hint="a template is made from a folder")
     final = home.template_path(name)
-    if os.path.lexists(final):
-        raise TemplateExists(f"template {name} exists already", hint="choose another name")
-    aside = f"{home.path}/templates/.new-{home.new_id()}"
-    try:
-        os.makedirs(os.path.dirname(aside), mode=0o700, exist_ok=True)
+    aside = f"{home.path}/templates/.new-{name}"
+    with home.hold(lock_of(name)):
+        if os.path.lexists(final):
+            raise TemplateExists(f"template {name} exists already", hint="choose another name")
         home.check_space()
-        copy_tree(origin, aside)
-        os.rename(aside, final)
-    except OSError as error:
-        from carrel.system.removal import remove_tree
-
-        if os.path.lexists(aside):
-            remove_tree(aside)
-        raise from_os(error, f"template {name}") from error
+        try:
+            os.makedirs(os.path.dirname(aside), mode=0o700, exist_ok=True)
+            if os.path.lexists(aside):  # somebody died at this very place
+                remove_tree(aside)
+            copy_tree(origin, aside)
+            os.rename(aside, final)
+        except OSError as error:
+            if os.path.lexists(aside):
+                remove_tree(aside)
+            raise from_os(error, f"template {name}") from error
     return Template(name=name, path=final)
+
+
+def lock_of(name: str) -> str:
+    """The key under which one works on a template; no workspace id is like it."""
+    return f"template {name}"
 
 
 def list_templates(home: Home) -> list[Template]:
@@ -73,8 +80,11 @@ def remove_template(home: Home, name: str) -> None:
             raise Conflict(
                 f"template {name} is in use by {workspace.id}", hint=f"aw destroy {workspace.id}, then aw trash empty"
             )
-    aside = f"{home.path}/templates/.old-{home.new_id()}"
-    os.rename(path, aside)
     from carrel.system.removal import remove_tree
 
-    remove_tree(aside)
+    aside = f"{home.path}/templates/.old-{name}"
+    with home.hold(lock_of(name)):
+        if os.path.lexists(aside):  # somebody died at this very place
+            remove_tree(aside)
+        os.rename(path, aside)
+        remove_tree(aside)

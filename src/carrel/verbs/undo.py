@@ -14,6 +14,8 @@ from carrel.verbs.destroy import attach, destroy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from carrel.home import Home
 
 
@@ -30,7 +32,15 @@ def undo(home: Home, operation_id: str | None = None) -> tuple[Operation, list[W
     nothing is changed then.
     """
     operation = _choose(home, operation_id)
-    workspaces = [Workspace(**record) for uid in operation.uids if (record := home.log.get("workspace", uid))]
+    if operation.kind in ("restore", "apply") or operation.changed:
+        return operation, [_undo_change(home, operation)]
+    workspaces = _left_of(home, operation)
+    for workspace in workspaces:
+        if workspace.state not in ("purging", "purged") and workspace.operation_id != operation.operation_id:
+            raise Conflict(
+                f"workspace {workspace.id} is {workspace.state}: something else was done to it since",
+                hint="aw ops lists what was done",
+            )
     if operation.kind == "undo" and all(workspace.state in ("ready", "failed", "planned") for workspace in workspaces):
         done = destroy(
             home, [workspace.id for workspace in workspaces], force=True, reason="undo", undoes=operation.operation_id
@@ -45,13 +55,46 @@ def undo(home: Home, operation_id: str | None = None) -> tuple[Operation, list[W
     return operation, restored
 
 
+def _undo_change(home: Home, operation: Operation) -> Workspace:
+    """Take back a restore or an apply: what it did stands in the event that says so."""
+    workspace = show.by_uid(home, operation.uids[0])
+    event = next(
+        event
+        for event in home.log.read(stream=workspace.task_id, types=("snapshot_restored", "changes_applied"))
+        if event.event_data["operation_id"] == operation.operation_id
+    )
+    data: dict[str, Any] = event.event_data
+    if event.event_type == "snapshot_restored":
+        from carrel.verbs.restore import restore
+
+        restore(home, workspace.id, data["before"], data["paths"], undoes=operation.operation_id)
+    else:
+        from carrel.verbs.apply import take_back
+
+        take_back(home, workspace.id, operation.operation_id, data)
+    return show.by_uid(home, workspace.uid)
+
+
+def _left_of(home: Home, operation: Operation) -> list[Workspace]:
+    """What an operation was done to and has not been taken back for yet."""
+    left = [uid for uid in operation.uids if uid not in operation.undone_uids]
+    return [Workspace(**record) for uid in left if (record := home.log.get("workspace", uid))]
+
+
 def _choose(home: Home, operation_id: str | None) -> Operation:
     if operation_id is None:
         for candidate in operations(home):
-            if candidate.kind == "destroy" and not candidate.undone_by:
+            if candidate.kind not in ("destroy", "restore", "apply") or candidate.undone_by:
+                continue
+            if candidate.kind != "destroy":
+                if show.by_uid(home, candidate.uids[0]).state == "ready":
+                    return candidate
+                continue
+            # What a sweep has taken cannot come back, and does not keep older things from coming back.
+            if all(workspace.state == "destroyed" for workspace in _left_of(home, candidate)):
                 return candidate
         raise OperationNotFound("there is nothing to undo", hint="aw ops lists what was done")
-    record = home.log.get("operation", operation_id)
+    record = home.log.get("operation", operation_id) if operation_id.isascii() else None
     if record is None:
         raise OperationNotFound(f"there is no operation {operation_id}", hint="aw ops lists what was done")
     operation = Operation(**record)

@@ -40,7 +40,7 @@ def usage(home: Home, workspace_id: str | None = None) -> Usage:
     """Measure one workspace or all of them, the trash, the log and the disk."""
     from carrel.system.measure import measure
 
-    chosen = [show.get(home, workspace_id)] if workspace_id else show.list_all(home)
+    chosen = [show.get(home, workspace_id)] if workspace_id is not None else show.list_all(home)
     rows = []
     for workspace in chosen:
         limit = workspace.config.get("max_size_mb")

@@ -1,0 +1,113 @@
+"""Write the reference pages from the code: errors, events, settings, commands. A test checks that they are current."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from carrel import cli, errors, settings
+from carrel.model import event
+
+HERE = Path(__file__).parent / "reference"
+SOURCE = Path(errors.__file__).parent
+MADE = "<!-- made by docs/generate.py from the code -->\n"
+
+
+def errors_page() -> str:
+    lines = [
+        "# Errors",
+        MADE,
+        "Every door shows an error as",
+        '`{"error": {"code": …, "message": …, "hint": …, "details": {}}}`; the command line prints `aw: message` and',
+        "`hint: …` on stderr and ends with the exit code. Match on the code, never on the message.",
+        "",
+        "| code | exit | HTTP | meaning |",
+        "|---|---|---|---|",
+    ]
+    for cls in sorted(errors.BY_CODE.values(), key=lambda cls: (cls.exit_code, cls.code)):
+        lines.append(f"| `{cls.code}` | {cls.exit_code} | {cls.http_status} | {_sentence(cls)} |")
+    return "\n".join([*lines, ""])
+
+
+def events_page() -> str:
+    lines = [
+        "# Events",
+        MADE,
+        "The log is the only truth; everything else is a view of it. Each event has `position`, `stream` (the task),",
+        "`version` (in its stream), `event_type`, `event_data`, `actor_id`, `metadata` (`correlation_id`,",
+        "`causation_id`), `recorded_at` and `hash`, which covers the event and the hash before it in its stream.",
+        "",
+        "| event | data | meaning |",
+        "|---|---|---|",
+    ]
+    for cls, name in event.EVENT_TYPES.items():
+        lines.append(f"| `{name}` | {' '.join(f'`{field}`' for field in cls.__types__)} | {_sentence(cls)} |")
+    return "\n".join([*lines, ""])
+
+
+def settings_page() -> str:
+    lines = [
+        "# Settings",
+        MADE,
+        "`defaults < /etc/aw/aw.yaml < $XDG_CONFIG_HOME/aw/aw.yaml < ./aw.yaml < AW_SECTION__KEY < flags`; each file may",
+        "be TOML as well. `aw config show --origin` says where each value came from. An unknown key is an error.",
+    ]
+    comments = _comments(SOURCE / "settings.py")
+    for name, cls in settings.SECTIONS.items():
+        lines += ["", f"## {name}", "", _sentence(cls), "", "| key | type | default | |", "|---|---|---|---|"]
+        for key, kind in cls.__types__.items():
+            default = cls.__defaults__[key]
+            note = comments.get((cls.__name__, key), "")
+            shown = str(kind).replace("|", "\\|")
+            lines.append(f"| `{name}.{key}` | `{shown}` | `{'null' if default is None else default}` | {note} |")
+    return "\n".join([*lines, ""])
+
+
+def commands_page() -> str:
+    lines = ["# Commands", MADE, "Every command takes `--home DIR`, `--format text|json` and `-q`."]
+    for title, group in cli.GROUPS:
+        lines += ["", f"## {title.capitalize()}"]
+        for name in group:
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                cli.main([name, "--help"])
+            lines += ["", f"### aw {name}", "", "```", out.getvalue().rstrip(), "```"]
+    return "\n".join([*lines, ""])
+
+
+def _sentence(cls: type) -> str:
+    return " ".join((cls.__doc__ or "").split()).replace("|", "\\|")
+
+
+def _comments(path: Path) -> dict[tuple[str, str], str]:
+    """The comment at the end of each field's line."""
+    text = path.read_text()
+    lines = text.splitlines()
+    found = {}
+    for cls, field in _fields(ast.parse(text)):
+        note = re.search(r"  # (.*)$", lines[field.lineno - 1])
+        if note and isinstance(field.target, ast.Name):
+            found[cls, field.target.id] = note[1]
+    return found
+
+
+def _fields(tree: ast.Module) -> Iterator[tuple[str, ast.AnnAssign]]:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield from ((node.name, child) for child in node.body if isinstance(child, ast.AnnAssign))
+
+
+PAGES = {
+    "errors.md": errors_page,
+    "events.md": events_page,
+    "settings.md": settings_page,
+    "commands.md": commands_page,
+}
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (HERE / name).write_text(page())

@@ -1,0 +1,204 @@
+"""aw snapshot, snapshots, restore, diff, apply, fork."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from carrel.cli.door import Command, add_ids, ids_of, printable, size, style, table
+from carrel.errors import InvalidUsage
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from carrel.cli.door import Door
+    from carrel.model.change import Change
+
+
+def _snapshot_arguments(parser: argparse.ArgumentParser) -> None:
+    add_ids(parser)
+    parser.add_argument("-m", "--message", default="", metavar="LABEL", help="a name for it; labelled ones are kept")
+
+
+def _snapshot(door: Door, args: argparse.Namespace) -> None:
+    taken = door.workspaces.snapshot(ids_of(args)[0], label=args.message)
+    door.print(taken, taken.id)
+    for left_out in taken.left_out[:5]:
+        door.hint(f"left out {printable(left_out.path)}: {left_out.kind}")
+
+
+def _snapshots(door: Door, args: argparse.Namespace) -> None:
+    found = door.workspaces.snapshots(ids_of(args)[0])
+    rows = [
+        (
+            each.id,
+            time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each.taken_at)),
+            each.cause,
+            each.files,
+            size(each.size),
+            "live" if each.live else "",
+            each.label,
+        )
+        for each in found
+    ]
+    door.print(found, table(("SNAPSHOT", "TAKEN (UTC)", "CAUSE", "FILES", "SIZE", "", "LABEL"), rows) if rows else None)
+
+
+def _words(parser: argparse.ArgumentParser, shown: str) -> None:
+    parser.add_argument("words", nargs="*", metavar=shown)
+    parser.add_argument("--id", metavar="ID", help="the workspace, if it is not the first word")
+
+
+def _split(args: argparse.Namespace) -> tuple[str, list[str]]:
+    words: list[str] = list(args.words)
+    if args.id is None and not words:
+        raise InvalidUsage("no workspace was named", hint="give its id first: TASK/AGENT")
+    return (args.id, words) if args.id is not None else (words[0], words[1:])
+
+
+def _restore_arguments(parser: argparse.ArgumentParser) -> None:
+    _words(parser, "ID SNAPSHOT [PATH…]")
+
+
+def _restore(door: Door, args: argparse.Namespace) -> None:
+    workspace, words = _split(args)
+    if not words:
+        raise InvalidUsage("no snapshot was named", hint=f"aw snapshots {workspace} lists them; base is the first")
+    operation, done = door.workspaces.restore(workspace, words[0], words[1:])
+    door.print({"operation_id": operation, **done.as_dict()})
+    for path in done.kept:
+        door.hint(f"kept {printable(path)}: it is in no snapshot")
+    door.hint(f"{done.written} written, {done.removed} removed; aw undo takes it back")
+
+
+def _diff_arguments(parser: argparse.ArgumentParser) -> None:
+    _words(parser, "ID [PATH…]")
+    parser.add_argument("--from", dest="from_", default="base", metavar="S", help="a snapshot (default: base)")
+    parser.add_argument("--to", default="now", metavar="S", help="a snapshot (default: now)")
+    parser.add_argument("--stat", action="store_true", help="only how much changed in each file")
+    parser.add_argument("--name-only", action="store_true", help="only the names")
+    parser.add_argument("-U", "--context", type=int, default=3, metavar="N", help="lines around each change")
+    parser.add_argument("--git-files", action="store_true", help="also changes inside .git")
+
+
+def _diff(door: Door, args: argparse.Namespace) -> None:
+    workspace, paths = _split(args)
+    found = door.workspaces.diff(
+        workspace,
+        from_=args.from_,
+        to=args.to,
+        paths=paths,
+        text=not args.name_only,
+        git_files=args.git_files,
+        context=args.context,
+    )
+    if door.is_json:
+        door.print(found)
+    elif args.name_only:
+        for change in found.changes:
+            print(printable(change.path))
+    elif args.stat:
+        print(stat_text(found.changes))
+    else:
+        sys.stdout.write(_coloured(found.patch) if sys.stdout.isatty() else found.patch)
+    if found.hidden:
+        door.hint(f"{found.hidden} changes inside .git are not shown")
+
+
+def stat_text(changes: tuple[Change, ...], most: int = 40) -> str:
+    """How much changed in each file, as people know it from git."""
+    if not changes:
+        return "nothing changed"
+    lines = []
+    width = min(60, max(len(change.path) for change in changes))
+    largest = max(change.added + change.removed for change in changes) or 1
+    for change in changes[:most]:
+        bar = _bar(change, largest)
+        lines.append(f" {change.status} {printable(change.path).ljust(width)} | {bar}")
+    if len(changes) > most:
+        lines.append(f" … and {len(changes) - most} more")
+    added, removed = sum(change.added for change in changes), sum(change.removed for change in changes)
+    count = len(changes)
+    lines.append(f" {count} file{'s' if count != 1 else ''} changed, {added} lines added, {removed} removed")
+    return "\n".join(lines)
+
+
+def _bar(change: Change, largest: int) -> str:
+    if change.binary:
+        return f"binary, {size(change.old_size)} -> {size(change.new_size)}"
+    scale = min(1.0, 30 / largest)
+    plus = "+" * max(int(change.added * scale), 1 if change.added else 0)
+    minus = "-" * max(int(change.removed * scale), 1 if change.removed else 0)
+    return f"{change.added + change.removed:>4} {style(plus, '32')}{style(minus, '31')}"
+
+
+def _coloured(patch: str) -> str:
+    colours = {"+": "32", "-": "31", "@": "36"}
+    lines = []
+    for line in patch.splitlines():
+        code = "1" if line.startswith(("diff ", "+++", "---", "index ")) else colours.get(line[:1])
+        text = "\t".join(map(printable, line.split("\t")))
+        lines.append(style(text, code) if code else text)
+    return "\n".join([*lines, ""]) if lines else ""
+
+
+def _apply_arguments(parser: argparse.ArgumentParser) -> None:
+    _words(parser, "ID [PATH…]")
+    parser.add_argument("--to", metavar="folder|branch:NAME|patch:FILE", help="where to (default: the origin's folder)")
+    parser.add_argument("-m", "--message", metavar="TEXT", help="the commit message, with branch:NAME")
+    parser.add_argument("--conflicts", action="store_true", help="write both versions with markers where sides clash")
+
+
+def _apply(door: Door, args: argparse.Namespace) -> None:
+    workspace, paths = _split(args)
+    done = door.workspaces.apply(workspace, paths, to=args.to, message=args.message, mark_conflicts=args.conflicts)
+    lines = [
+        *(f"wrote {printable(path)}" for path in done.written),
+        *(f"deleted {printable(path)}" for path in done.deleted),
+        *(f"conflict in {printable(path)}" for path in done.conflicts),
+        *(f"not given back: {printable(path)}" for path in done.refused),
+        *([f"commit {done.commit}"] if done.commit else []),
+    ]
+    door.print(done, "\n".join(lines) or None)
+    door.hint(f"applied to {printable(done.target)}; aw undo takes it back")
+
+
+def _fork_arguments(parser: argparse.ArgumentParser) -> None:
+    add_ids(parser)
+    parser.add_argument("--as", dest="new_id", metavar="ID", help="the id of the fork")
+    parser.add_argument("-n", type=int, default=1, metavar="N", help="how many")
+    parser.add_argument("--at", metavar="SNAPSHOT", help="from this state instead of the present one")
+
+
+def _fork(door: Door, args: argparse.Namespace) -> None:
+    if args.n < 1:
+        raise InvalidUsage(f"{args.n} forks cannot be made", hint="-n 1 or more")
+    forks = door.workspaces.fork(ids_of(args)[0], new_id=args.new_id, count=args.n, snapshot=args.at)
+    door.print(forks, "\n".join(each.id for each in forks))
+
+
+COMMANDS = {
+    "snapshot": Command(
+        arguments=_snapshot_arguments, run=_snapshot, examples="  aw snapshot fix-login/a1 -m 'tests pass'\n"
+    ),
+    "snapshots": Command(arguments=add_ids, run=_snapshots, examples="  aw snapshots fix-login/a1\n"),
+    "restore": Command(
+        arguments=_restore_arguments,
+        run=_restore,
+        examples="  aw restore fix-login/a1 base\n  aw restore fix-login/a1 'tests pass' work/src\n  aw undo\n",
+    ),
+    "diff": Command(
+        arguments=_diff_arguments,
+        run=_diff,
+        examples="  aw diff fix-login/a1\n  aw diff fix-login/a1 --stat --from 'tests pass'\n",
+    ),
+    "apply": Command(
+        arguments=_apply_arguments,
+        run=_apply,
+        examples="  aw apply fix-login/a1\n  aw apply fix-login/a1 src/login.py --to branch:fix-login\n",
+    ),
+    "fork": Command(
+        arguments=_fork_arguments, run=_fork, examples="  aw fork fix-login/a1 -n 4\n  aw fork a1 --as b1 --at base\n"
+    ),
+}

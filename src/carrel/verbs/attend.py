@@ -1,0 +1,147 @@
+"""Be at a run's side: hand it input, show its output, pass on a terminal. The run goes on when we leave."""
+
+from __future__ import annotations
+
+import os
+
+from carrel.verbs.run import get, output, run_directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+
+    from carrel.home import Home
+
+_CHUNK = 65536
+
+
+def show_output(home: Home, run_id: str, write: Callable[[int, bytes], None]) -> None:
+    """Hand every piece of output (stream 1 or 2, bytes) to `write` as it comes, until the run has ended."""
+    for frame in output(home, run_id, follow=True):
+        if frame.stream in (1, 2):
+            write(frame.stream, frame.data)
+
+
+def feed_input(home: Home, run_id: str, source: int) -> None:
+    """Pass what comes from a descriptor to the command's stdin, in the background, until either has enough."""
+    import threading
+
+    connection = _connect(home, run_id)
+    if connection is not None:
+        threading.Thread(target=_pump, args=(connection, source), name=f"stdin-{run_id}", daemon=True).start()
+
+
+def _pump(connection: socket.socket, source: int) -> None:
+    from carrel.system import frames
+
+    with connection:
+        try:
+            connection.sendall(frames.pack(frames.HELLO, b"i"))
+            while data := os.read(source, _CHUNK):
+                connection.sendall(frames.pack(frames.STDIN, data))
+            connection.sendall(frames.pack(frames.EOF))
+            connection.recv(1)  # closing takes the rest away: the supervisor closes when it is done
+        except OSError:
+            return
+
+
+def _connect(home: Home, run_id: str) -> socket.socket | None:
+    from carrel.system import control
+
+    try:
+        return control.connect(run_directory(home, run_id))
+    except OSError:
+        return None  # it has ended already
+
+
+def attach(home: Home, run_id: str, terminal: int = 0, out: int = 1) -> bool:
+    """Make our terminal the run's, until it ends or Ctrl-] is pressed; True if the run has ended.
+
+    Raises RunNotFound. A run that was not started with a terminal shows its output and takes input by lines.
+    """
+    found = get(home, run_id)
+    connection = _connect(home, run_id) if found.is_active else None
+    if connection is None:
+        return True
+    with connection, _Raw(terminal):
+        return _talk(connection, terminal, out)
+
+
+DETACH = 0x1D  # Ctrl-]
+
+
+def _talk(connection: socket.socket, terminal: int, out: int) -> bool:
+    import select
+    import signal
+
+    from carrel.system import frames
+
+    connection.sendall(frames.pack(frames.HELLO, b"oi"))
+    _send_size(connection, terminal)
+    previous = signal.signal(signal.SIGWINCH, lambda *_: _send_size(connection, terminal))
+    buffer = bytearray()
+    inputs = [connection, terminal]
+    try:
+        while True:
+            for ready in select.select(inputs, [], [])[0]:
+                if ready is connection:
+                    data = connection.recv(_CHUNK)
+                    if not data:
+                        return True
+                    buffer += data
+                    while (frame := frames.take(buffer)) is not None:
+                        if frame.stream in (1, 2):
+                            os.write(out, frame.data)
+                        elif frame.stream == frames.END:
+                            return True
+                else:
+                    typed = os.read(terminal, _CHUNK)
+                    if DETACH in typed:
+                        return False
+                    if typed:
+                        connection.sendall(frames.pack(frames.STDIN, typed))
+                    else:
+                        connection.sendall(frames.pack(frames.EOF))
+                        inputs.remove(terminal)
+    finally:
+        signal.signal(signal.SIGWINCH, previous)
+
+
+def _send_size(connection: socket.socket, terminal: int) -> None:
+    from carrel.system import frames
+
+    if os.isatty(terminal):
+        size = os.get_terminal_size(terminal)
+        connection.sendall(
+            frames.pack(frames.RESIZE, size.lines.to_bytes(2, "little") + size.columns.to_bytes(2, "little"))
+        )
+
+
+class _Raw:
+    """The terminal without echo and line editing, for as long as it belongs to the run."""
+
+    def __init__(self, terminal: int) -> None:
+        self.terminal = terminal
+        self.saved: list[object] | None = None
+
+    def __enter__(self) -> None:
+        if os.isatty(self.terminal):
+            import termios
+            import tty
+
+            self.saved = termios.tcgetattr(self.terminal)
+            tty.setraw(self.terminal)
+
+    def __exit__(self, *_: object) -> None:
+        if self.saved is not None:
+            import termios
+
+            termios.tcsetattr(self.terminal, termios.TCSAFLUSH, self.saved)  # type: ignore[arg-type]
+
+
+def lines(home: Home, run_id: str, *, follow: bool = False) -> Iterator[tuple[int, int, bytes]]:
+    """What a run printed as (stream, time in nanoseconds, bytes), now or until its end."""
+    for frame in output(home, run_id, follow=follow):
+        if frame.stream in (1, 2):
+            yield frame.stream, frame.time_ns, frame.data

@@ -1,0 +1,78 @@
+"""What changed between two states of a workspace. Looking leaves no event."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+
+from carrel.verbs import show
+from carrel.verbs.create import materialise
+from carrel.verbs.snapshot import BASE, NOW, find_root
+from carrel.verbs.state import cache_path, open_store, place_of_state, stack_finder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from carrel.home import Home
+    from carrel.model.change import Change, Diff
+    from carrel.model.workspace import Workspace
+    from carrel.snapshots.objects import Store
+    from carrel.snapshots.trees import Tree
+
+
+def diff(
+    home: Home,
+    workspace_id: str,
+    *,
+    from_: str = BASE,
+    to: str = NOW,
+    paths: Sequence[str] = (),
+    text: bool = True,
+    git_files: bool = False,
+    context: int = 3,
+) -> Diff:
+    """The changes in `work/` between two states, each `base`, `now` or a snapshot; with `text`, also as a patch."""
+    from carrel.snapshots.diff import diff as compare
+
+    workspace = materialise(home, show.get(home, workspace_id))
+    with open_store(home) as store, ExitStack() as open_trees:
+        old = open_trees.enter_context(state(home, store, workspace, from_, contents=text))
+        new = open_trees.enter_context(state(home, store, workspace, to, contents=text))
+        return compare(old, new, paths=list(paths) or None, text=text, git_files=git_files, context=context)
+
+
+@contextmanager
+def state(home: Home, store: Store, workspace: Workspace, name: str, *, contents: bool = True) -> Iterator[Tree]:
+    """A state to look at, by its name."""
+    from carrel.snapshots.take import look, with_own_stack
+    from carrel.snapshots.trees import Tree
+
+    place = place_of_state(home, workspace)
+    finder = stack_finder(home)
+    if name == NOW:
+        with look(store, place, finder, cache_path=cache_path(home, workspace), contents=contents) as tree:
+            yield tree
+        return
+    root = find_root(home, workspace, name)
+    with Tree(store, root, with_own_stack(place, finder)) as tree:
+        yield tree
+
+
+def status(home: Home, workspace: Workspace) -> tuple[Change, ...]:
+    """The paths in `work/` that differ from the base, without their text."""
+    from carrel.snapshots.status import status as compare
+
+    with open_store(home) as store:
+        place = place_of_state(home, workspace)
+        return compare(store, workspace.base, place, stack_finder(home), cache_path=cache_path(home, workspace))
+
+
+def has_unapplied(home: Home, workspace: Workspace) -> bool:
+    """Whether the workspace holds work that its origin does not have, by content."""
+    from carrel.snapshots.status import has_unapplied as look
+
+    if not workspace.base or workspace.state != "ready":
+        return False
+    with open_store(home) as store:
+        place = place_of_state(home, workspace)
+        return look(store, workspace.base, place, stack_finder(home), cache_path=cache_path(home, workspace))

@@ -1,0 +1,474 @@
+"""Run a command in a workspace, supervised by a process of its own.
+
+    run_starting → the runner enters the sandbox and starts the command → run_started → … → run_completed
+
+Whoever starts a run may die: the runner owns the command, its limits, its output and its last event. A runner that
+dies takes the command with it, and is noticed because the kernel gives back its lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from carrel import sandboxes
+from carrel.errors import (
+    CarrelError,
+    Conflict,
+    Invalid,
+    RunNotFound,
+    SandboxUnavailable,
+    TimedOut,
+    WorkspaceBusy,
+    from_os,
+)
+from carrel.model.enforcement import Enforcement, Limits
+from carrel.model.event import (
+    NetworkDenied,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunStarted,
+    RunStarting,
+    RunTimedOut,
+)
+from carrel.model.run import Run
+from carrel.model.value import Value
+from carrel.system import control
+from carrel.verbs import show
+from carrel.verbs.create import materialise, write_run
+from carrel.verbs.destroy import attach, filled_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from carrel.home import Home
+    from carrel.model.workspace import Workspace
+    from carrel.system.frames import Frame
+    from carrel.system.supervisor import Result
+
+MIB = 1 << 20
+START_SECONDS = 20.0
+
+
+class RunSpec(Value):
+    """How a command is to be run: all that the runner needs to know, kept as JSON in the run's directory."""
+
+    command: list[str]
+    sandbox: str = "auto"
+    network: str = "none"  # none | host | names of hosts, separated by commas
+    environment: dict[str, str] = {}
+    timeout_seconds: float | None = None
+    memory_mb: int | None = None
+    processes: int | None = None
+    cpus: float | None = None
+    file_mb: int | None = None
+    output_mb: int | None = None
+    read_only: list[str] = []  # host paths, or HOST:INSIDE
+    read_write: list[str] = []
+    tools: list[str] = []
+    tty: bool = False
+    rows: int = 24
+    columns: int = 80
+    stdin: bool = False
+    concurrent: bool = False
+    prompt: str | None = None
+
+
+def run(home: Home, workspace_id: str, spec: RunSpec, *, fork: bool = False) -> Run:
+    """Start a command in a workspace and give the run, which goes on by itself.
+
+    Raises WorkspaceBusy if another run is active there and this one may not share. `fork` is for a small caller
+    without threads, such as the command line: it saves starting an interpreter.
+    """
+    spec = _checked(home, spec)
+    workspace = materialise(home, show.get(home, workspace_id))
+    run_id = f"run-{home.new_id()}"
+    directory = run_directory(home, run_id)
+    try:
+        os.makedirs(directory, mode=0o700)
+        _write_spec(directory, spec)
+    except OSError as error:
+        raise from_os(error, f"run {run_id}") from error
+    with home.hold(run_id):
+        with home.hold(workspace.id):  # nobody destroys or restores it between the look and the announcement
+            _announce(home, show.get(home, workspace.id), run_id, spec)
+        try:
+            pid = _start_runner(home, run_id, fork=fork)
+            if not control.wait_ready(directory, pid, wait_seconds=START_SECONDS):
+                raise SandboxUnavailable(
+                    f"the runner of {run_id} did not come up", hint="aw doctor checks this machine"
+                )
+        except (OSError, CarrelError) as error:
+            if get(home, run_id).is_active:
+                _record_end(home, run_id, "failed", exit_code=125, reason=f"the runner could not be started: {error}")
+            if isinstance(error, OSError):
+                raise SandboxUnavailable(f"the runner of {run_id} could not be started: {error.strerror}") from error
+            raise
+    return get(home, run_id)
+
+
+def _checked(home: Home, spec: RunSpec) -> RunSpec:
+    """The spec with the settings filled in, or what is wrong with it."""
+    if not spec.command or not all(isinstance(word, str) and word and "\0" not in word for word in spec.command[:1]):
+        raise Invalid("there is no command to run", hint="aw run ID -- COMMAND ARGUMENTS")
+    if any("\0" in word for word in spec.command):
+        raise Invalid("the command holds a NUL byte")
+    if spec.timeout_seconds is not None and spec.timeout_seconds <= 0:
+        raise Invalid(f"a time-out of {spec.timeout_seconds} seconds leaves no time", hint="give more than 0")
+    _rules(spec.network)
+    if spec.sandbox != "auto":
+        sandboxes.driver(spec.sandbox)  # is there one of this name?
+    sandbox = home.settings.sandbox
+    return spec.replace(
+        sandbox=spec.sandbox if spec.sandbox != "auto" else sandbox.default,
+        tools=[*sandbox.tools, *spec.tools],
+        read_only=[*sandbox.read_only, *spec.read_only],
+        read_write=[*sandbox.read_write, *spec.read_write],
+        memory_mb=spec.memory_mb or sandbox.memory_mb,
+        processes=spec.processes or sandbox.processes,
+        file_mb=spec.file_mb or sandbox.file_mb,
+        output_mb=spec.output_mb or sandbox.output_mb,
+        timeout_seconds=spec.timeout_seconds or sandbox.timeout_seconds,
+    )
+
+
+def run_directory(home: Home, run_id: str) -> str:
+    """Where a run's output and its supervisor's files are."""
+    return f"{home.path}/runs/{run_id}"
+
+
+def _write_spec(directory: str, spec: RunSpec) -> None:
+    # The environment may hold secrets: the file is ours alone, and goes when the runner has read it.
+    descriptor = os.open(f"{directory}/spec", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w") as file:
+        json.dump(spec.as_dict(), file)
+
+
+def _announce(home: Home, workspace: Workspace, run_id: str, spec: RunSpec) -> None:
+    if workspace.state != "ready":
+        raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {workspace.id}")
+    attach(home, workspace)
+    busy = [run for run in runs(home, workspace.id) if run.is_active]
+    if busy and not spec.concurrent:
+        raise _busy(workspace, busy[0])
+    before = _keep(home, workspace, "before_run") if not busy else None
+    digest = write_run(workspace, run_id, spec.prompt)
+    fact = RunStarting(
+        **_names(workspace),
+        run_id=run_id,
+        command=spec.command,
+        sandbox=spec.sandbox,
+        network=spec.network,
+        home=home.id,
+        prompt=spec.prompt,
+        concurrent=spec.concurrent,
+        metadata_digest=digest,
+        snapshot_before=before,
+    )
+    home.record(workspace.task_id, fact)
+
+
+def _busy(workspace: Workspace, other: Run) -> WorkspaceBusy:
+    return WorkspaceBusy(
+        f"workspace {workspace.id} is busy with {other.id}",
+        hint=f"aw stop {other.id}, wait for it, or run with --concurrent",
+    )
+
+
+def _keep(home: Home, workspace: Workspace, cause: str) -> str | None:
+    """The id of a snapshot of the state around a run, if the settings want one."""
+    if not home.settings.snapshots.around_runs:
+        return None
+    from carrel.verbs.snapshot import keep
+
+    return keep(home, workspace, cause=cause, live=False).id
+
+
+def _names(workspace: Workspace) -> dict[str, Any]:
+    return {"workspace_id": workspace.id, "agent_id": workspace.agent_id, "uid": workspace.uid}
+
+
+def _start_runner(home: Home, run_id: str, *, fork: bool) -> int:
+    from carrel.system import process
+
+    if fork:
+        # A connection to the log must not cross a fork: SQLite's locks belong to the process.
+        home.log.close()
+
+        def body() -> None:
+            from carrel.home import Home
+
+            supervise(Home.open(home.path, home.settings, home.caller), run_id)
+
+        return process.fork_detached(body)
+    import sys
+
+    pid = process.start_detached(
+        [sys.executable, "-I", "-c", "from carrel.runner import main; main()", home.path, run_id],
+        {**home.settings.as_environment(), **_caller_environment(home), "PATH": "/usr/local/bin:/usr/bin:/bin"},
+    )
+    _reap_later(pid)
+    return pid
+
+
+def _caller_environment(home: Home) -> dict[str, str]:
+    caller = home.caller
+    return {
+        "AW_ACTOR": caller.actor_id,
+        "AW_CORRELATION_ID": caller.correlation_id,
+        "AW_CAUSATION_ID": caller.causation_id,
+    }
+
+
+def _reap_later(pid: int) -> None:
+    """The runner is our child as far as the kernel knows: somebody has to take its exit status."""
+    import threading
+
+    threading.Thread(target=lambda: os.waitpid(pid, 0), name=f"reap-{pid}", daemon=True).start()
+
+
+# -- in the runner -----------------------------------------------------------------------------------------------------
+
+
+def supervise(home: Home, run_id: str) -> None:
+    """Run the command to its end in this process, and write down what became of it."""
+    from carrel.system import supervisor
+
+    found = get(home, run_id)
+    directory = run_directory(home, run_id)
+    with open(f"{directory}/spec") as file:
+        spec = RunSpec(**json.load(file))
+    os.unlink(f"{directory}/spec")
+    workspace = show.by_uid(home, found.uid)
+    hooks = _Hooks(home, found)
+    order = supervisor.Order(
+        directory=directory,
+        name=f"aw-{run_id}",
+        limits=_limits(spec),
+        terminal=spec.tty,
+        rows=spec.rows,
+        columns=spec.columns,
+        stdin=spec.stdin,
+        workspace=workspace.path,
+        rules=_rules(spec.network),
+    )
+    try:
+        _enter(home, workspace, spec, run_id, order, hooks)
+    except CarrelError as error:  # the sandbox could not even be opened: that is an end too
+        refused = error
+
+        def refuse(_: object) -> Any:
+            raise refused
+
+        supervisor.supervise(refuse, order, Enforcement(sandbox=spec.sandbox), hooks)
+
+
+def _enter(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, order: Any, hooks: Any) -> None:
+    from carrel.system import supervisor
+
+    driver = sandboxes.choose(spec.sandbox)
+    with driver.enter(_confinement(home, workspace, spec, run_id)) as cell:
+        supervisor.supervise(
+            lambda rlimits: cell.launch(spec.command, rlimits=rlimits, terminal=spec.tty),
+            order,
+            cell.enforcement,
+            hooks,
+            getattr(driver, "explain", None),
+        )
+
+
+def _limits(spec: RunSpec) -> Limits:
+    return Limits(
+        wall_seconds=spec.timeout_seconds,
+        memory_bytes=spec.memory_mb * MIB if spec.memory_mb else None,
+        processes=spec.processes,
+        cpus=spec.cpus,
+        file_bytes=spec.file_mb * MIB if spec.file_mb else None,
+        disk_free_bytes=256 * MIB,
+        output_bytes=spec.output_mb * MIB if spec.output_mb else None,
+        needs_cgroup=False,  # where no group can be made the statement says so: rlimits hold then
+    )
+
+
+def _rules(network: str) -> tuple[Any, ...]:
+    if network in ("none", "host"):
+        return ()
+    from carrel.system.proxy import parse_rule
+
+    return tuple(parse_rule(host.strip()) for host in network.split(",") if host.strip())
+
+
+def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -> Any:
+    from carrel.sandboxes import Confinement, Mount
+
+    sandbox = home.settings.sandbox
+    filled, _ = filled_in(home, workspace)
+    borrowed = [str(path) for path in filled.origin.get("borrows", ())]
+    mounts = [Mount(source=path, target=path) for path in borrowed]
+    mounts += [_mount(text, writable=False) for text in spec.read_only]
+    mounts += [_mount(text, writable=True) for text in spec.read_write]
+    confined = spec.sandbox != "none"
+    here = sandbox.public_mount if confined else workspace.path
+    return Confinement(
+        workspace=workspace.path,
+        public_mount=sandbox.public_mount,
+        mounts=tuple(mounts),
+        tools=tuple(os.path.expanduser(path) for path in spec.tools),
+        environment={
+            "AW_WORKSPACE": here,
+            "AW_WORKSPACE_ID": workspace.id,
+            "AW_RUN_ID": run_id,
+            **({"AW_PROMPT": spec.prompt} if spec.prompt else {}),
+            **spec.environment,
+        },
+        network=spec.network if spec.network in ("none", "host") else "proxy",
+        uid=sandbox.uid,
+        gid=sandbox.uid,
+    )
+
+
+def _mount(text: str, *, writable: bool) -> Any:
+    from carrel.sandboxes import Mount
+
+    source, colon, target = text.partition(":")
+    source = os.path.expanduser(source)
+    return Mount(source=source, target=target if colon else source, writable=writable)
+
+
+class _Hooks:
+    """Writes what happens to a run into the log, in the runner."""
+
+    def __init__(self, home: Home, found: Run) -> None:
+        self.home = home
+        self.run = found
+
+    def on_started(self, pid: int, start_time: int, enforcement: Enforcement) -> None:
+        del start_time
+        fact = RunStarted(**_run_names(self.run), pid=pid, enforcement=enforcement.as_dict())
+        self.home.record(self.run.task_id, fact)
+
+    def on_denied(self, denial: Mapping[str, str]) -> None:
+        fact = NetworkDenied(**_run_names(self.run), host=denial.get("host", ""), reason=denial.get("reason", ""))
+        self.home.record(self.run.task_id, fact, durable=False)
+
+    def on_finished(self, result: Result) -> None:
+        after = self._keep_after()
+        _record_end(
+            self.home,
+            self.run.run_id,
+            result.state,
+            exit_code=result.exit_code,
+            reason=result.reason,
+            error=result.error,
+            output_bytes=result.output_bytes,
+            dropped_bytes=result.dropped_bytes,
+            usage=result.usage,
+            snapshot_after=after,
+        )
+
+    def _keep_after(self) -> str | None:
+        """Keep what the run leaves behind; whoever holds the workspace now keeps a state of its own."""
+        if self.run.concurrent:
+            return None  # others may still be writing; the last of them keeps the state
+        try:
+            with self.home.hold(self.run.workspace_id, wait_seconds=5):
+                workspace = show.by_uid(self.home, self.run.uid)
+                return _keep(self.home, workspace, "after_run") if workspace.state == "ready" else None
+        except CarrelError:
+            return None
+
+
+_ENDS = {"completed": RunCompleted, "failed": RunFailed, "cancelled": RunCancelled, "timed_out": RunTimedOut}
+
+
+def _run_names(found: Run) -> dict[str, Any]:
+    _, _, agent = found.workspace_id.partition("/")
+    return {"workspace_id": found.workspace_id, "agent_id": agent, "uid": found.uid, "run_id": found.run_id}
+
+
+def _record_end(home: Home, run_id: str, state: str, **fields: Any) -> None:
+    found = get(home, run_id)
+    home.record(found.task_id, _ENDS[state](**_run_names(found), **fields))
+
+
+# -- looking, waiting, stopping ----------------------------------------------------------------------------------------
+
+
+def get(home: Home, run_id: str) -> Run:
+    """The run of this id, or RunNotFound."""
+    record = home.log.get("run", run_id)
+    if record is None:
+        raise RunNotFound(f"there is no run {run_id}", hint="aw runs lists them")
+    return Run(**record)
+
+
+def runs(home: Home, workspace_id: str | None = None) -> list[Run]:
+    """The runs of one workspace or of all, oldest first."""
+    if workspace_id is None:
+        return [Run(**record) for record in home.log.find_all("run")]
+    wanted = show.normal_id(workspace_id)
+    task = wanted.partition("/")[0]
+    return [Run(**record) for record in home.log.find_all("run", task=task) if record["workspace_id"] == wanted]
+
+
+def wait(home: Home, run_id: str, *, timeout_seconds: float | None = None) -> Run:
+    """Wait for the end of a run, whoever started it."""
+    directory = run_directory(home, run_id)
+    end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    pause = 0.001
+    while True:
+        found = get(home, run_id)
+        if not found.is_active:
+            return found
+        if control.find_supervisor(directory) is None:
+            settle(home, run_id)
+        if end is not None and time.monotonic() >= end:
+            raise TimedOut(f"run {run_id} is still {found.state} after {timeout_seconds:g} s", hint=f"aw stop {run_id}")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.05)
+
+
+def stop(home: Home, run_id: str, *, at_once: bool = False, wait_seconds: float = 15.0) -> Run:
+    """End a run: its whole tree is asked to stop, then killed; a run that has ended is left as it is."""
+    found = get(home, run_id)
+    if not found.is_active:
+        return found
+    if not control.request_stop(run_directory(home, run_id), at_once=at_once):
+        settle(home, run_id)
+    return wait(home, run_id, timeout_seconds=wait_seconds)
+
+
+def output(home: Home, run_id: str, *, follow: bool = False, offset: int = 0) -> Iterator[Frame]:
+    """What a run printed, in pieces with their stream and time; with `follow` until its end."""
+    from carrel.system import frames
+
+    get(home, run_id)
+    directory = run_directory(home, run_id)
+    if not os.path.exists(f"{directory}/output"):
+        return iter(())
+    if follow:
+        pieces: Iterator[Frame] = control.follow(directory, offset=offset)
+        return pieces
+    return frames.read(f"{directory}/output", offset)
+
+
+def settle(home: Home, run_id: str) -> str | None:
+    """Give a run whose runner died its end; None if it lives, or has ended by itself."""
+    try:
+        with home.hold(run_id, wait_seconds=0):
+            found = get(home, run_id)
+            directory = run_directory(home, run_id)
+            if not found.is_active or found.home != home.id or control.find_supervisor(directory):
+                return None
+            found = get(home, run_id)  # it may have ended between the two looks
+            if not found.is_active:
+                return None
+            control.forget(f"aw-{run_id}")
+            _record_end(home, run_id, "failed", exit_code=125, reason="its supervisor died, and the command with it")
+            return "ended as failed: its supervisor died"
+    except WorkspaceBusy:  # it is being started this instant
+        return None

@@ -1,0 +1,102 @@
+"""Keep the state of a workspace, and list what was kept."""
+
+from __future__ import annotations
+
+from carrel.errors import SnapshotNotFound
+from carrel.model.event import SnapshotTaken
+from carrel.model.moment import seconds
+from carrel.model.snapshot import LeftOut, Snapshot
+from carrel.verbs import show
+from carrel.verbs.create import materialise
+from carrel.verbs.state import cache_path, open_store, place_of_state
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from carrel.home import Home
+    from carrel.model.workspace import Workspace
+
+BASE = "base"
+NOW = "now"
+
+
+def snapshot(home: Home, workspace_id: str, *, label: str = "") -> Snapshot:
+    """Keep everything that the workspace holds now; marked `live` if a run is active in it."""
+    workspace = materialise(home, show.get(home, workspace_id))
+    with home.hold(workspace.id):
+        return keep(home, workspace, cause="manual", label=label)
+
+
+def keep(home: Home, workspace: Workspace, *, cause: str, label: str = "", live: bool | None = None) -> Snapshot:
+    """Keep the state; the caller holds the workspace, and says if it knows whether somebody may be writing."""
+    from carrel.snapshots.take import take
+
+    place = place_of_state(home, workspace)
+    with open_store(home) as store, store.hold():
+        taken = take(
+            store,
+            place,
+            cache_path=cache_path(home, workspace),
+            live=is_live(home, workspace) if live is None else live,
+        )
+        fact = SnapshotTaken(
+            workspace_id=workspace.id,
+            agent_id=workspace.agent_id,
+            uid=workspace.uid,
+            snapshot_id=f"snap-{home.new_id()}",
+            root=taken.root,
+            cause=cause,
+            label=label,
+            live=taken.live,
+            files=taken.files,
+            size=taken.size,
+            left_out=[each.as_dict() for each in taken.left_out[:100]],
+            torn=list(taken.torn[:100]),
+        )
+        (event,) = home.record(workspace.task_id, fact)
+    return _snapshot({**event.event_data, "taken_at": event.recorded_at})
+
+
+def is_live(home: Home, workspace: Workspace) -> bool:
+    """Whether a run is active in the workspace."""
+    active = home.log.find_all("run", task=workspace.task_id, live_only=True)
+    return any(record["uid"] == workspace.uid for record in active)
+
+
+def snapshots(home: Home, workspace_id: str) -> list[Snapshot]:
+    """What was kept of a workspace, oldest first, beginning with its base."""
+    return of_workspace(home, show.get(home, workspace_id))
+
+
+def of_workspace(home: Home, workspace: Workspace) -> list[Snapshot]:
+    """The same for a workspace in any state."""
+    records = home.log.find_all("snapshot", task=workspace.task_id)
+    kept = [_snapshot(record) for record in records if record["uid"] == workspace.uid]
+    if not workspace.base:
+        return kept
+    base = Snapshot(id=BASE, root=workspace.base, taken_at=seconds(workspace.created_at), cause="base")
+    return [base, *kept]
+
+
+def find_root(home: Home, workspace: Workspace, name: str) -> str:
+    """The state that a name stands for: `base`, the id of a snapshot or the beginning of one, or a label."""
+    kept = of_workspace(home, workspace)
+    exact = [each for each in kept if name in (each.id, each.label)]
+    found = exact or [each for each in kept if len(name) >= 8 and each.id.startswith(name)]
+    roots = {each.root for each in found}
+    if len(found) == 0 or (len(roots) > 1 and not exact):
+        raise SnapshotNotFound(
+            f"workspace {workspace.id} has no snapshot {name}", hint=f"aw snapshots {workspace.id} lists them"
+        )
+    return found[-1].root
+
+
+def _snapshot(record: dict[str, Any]) -> Snapshot:
+    return Snapshot(
+        id=record["snapshot_id"],
+        taken_at=seconds(record["taken_at"]),
+        left_out=tuple(LeftOut(**each) for each in record["left_out"]),
+        torn=tuple(record["torn"]),
+        **{key: record[key] for key in ("root", "cause", "label", "live", "files", "size")},
+    )

@@ -1,0 +1,101 @@
+"""Where the state of a workspace lies, for the verbs that keep, compare and bring back states."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+
+from carrel.model.digest import sha256
+from carrel.model.snapshot import Overlay, Place, Stack, layer_root
+from carrel.verbs.destroy import attach, filled_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from carrel.home import Home
+    from carrel.model.source import Filled
+    from carrel.model.source import Place as FilledPlace
+    from carrel.model.workspace import Workspace
+    from carrel.snapshots.objects import Store
+
+GIB = 1 << 30
+
+
+@contextmanager
+def open_store(home: Home) -> Iterator[Store]:
+    """The object store of this home."""
+    from carrel.snapshots.objects import Store
+
+    limit = home.settings.snapshots.max_total_gb
+    with Store(f"{home.path}/snapshots", max_bytes=int(limit * GIB) if limit else None) as store:
+        yield store
+
+
+def cache_path(home: Home, workspace: Workspace) -> str:
+    """Where the stat cache of a workspace is, which spares reading what has not changed."""
+    return f"{home.path}/snapshots/caches/{workspace.uid}"
+
+
+def place_of_state(home: Home, workspace: Workspace) -> Place:
+    """The directories that make up the workspace's state, mounted."""
+    attach(home, workspace)
+    filled, place = filled_in(home, workspace)
+    return _place(home, filled, place)
+
+
+def _place(home: Home, filled: Filled, place: FilledPlace) -> Place:
+    from carrel.system import layers
+    from carrel.system.stack import stack_of
+
+    work = layers.path_of(filled, place)
+    if filled.mechanism not in layers.MOUNTED:
+        return Place(root=place.root, work=work)
+    stack = stack_of(filled, place)
+    known = remember_stack(
+        home,
+        stack.lowers,
+        marks="trusted" if filled.mechanism == layers.OVERLAY else "user",
+        fixed_ns=int(filled.origin.get("since_ns", 0)),
+    )
+    return Place(root=place.root, work=work, overlay=Overlay(upper=stack.upper(place.layers), stack=known))
+
+
+def remember_stack(home: Home, lowers: list[str], *, marks: str, fixed_ns: int) -> Stack:
+    """The lower layers under a key that is theirs alone, written down so that old states find them again."""
+    identity = json.dumps([lowers, marks, fixed_ns])
+    key = sha256(identity.encode()).hexdigest()[:32]
+    path = f"{home.path}/snapshots/stacks/{key}"
+    if not os.path.exists(path):
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        fresh = f"{path}.{os.urandom(4).hex()}"
+        with open(fresh, "w") as file:
+            file.write(identity)
+        os.rename(fresh, path)
+    return Stack(key=key, layers=tuple(lowers), marks=marks, fixed_ns=fixed_ns)
+
+
+def stack_finder(home: Home) -> Callable[[str], Stack | None]:
+    """Finds the layers that an old state lies on."""
+
+    def find(key: str) -> Stack | None:
+        try:
+            with open(f"{home.path}/snapshots/stacks/{key}") as file:
+                lowers, marks, fixed_ns = json.load(file)
+        except FileNotFoundError:
+            return None
+        return Stack(key=key, layers=tuple(lowers), marks=marks, fixed_ns=fixed_ns)
+
+    return find
+
+
+def base_of(home: Home, filled: Filled, place: FilledPlace) -> str:
+    """The state that a new workspace begins with: a name for shared layers, else everything is read once."""
+    state = _place(home, filled, place)
+    if state.overlay is not None:
+        return layer_root(state.overlay.stack.key)
+    from carrel.snapshots.take import take
+
+    with open_store(home) as store:
+        return take(store, state).root

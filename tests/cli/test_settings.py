@@ -1,0 +1,212 @@
+"""Settings: in which order they hold, where each came from, and what is refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from carrel.errors import InvalidConfig
+from carrel.settings import SECTIONS, Settings, load_settings
+
+from .aw_command import Aw
+
+
+@pytest.fixture
+def aw(home_path: str, capsys: pytest.CaptureFixture[str]) -> Aw:
+    return Aw(home_path, capsys)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> dict[str, Path]:
+    """The three directories in which settings are looked for."""
+    found = {"system": tmp_path / "etc", "user": tmp_path / "config" / "aw", "project": tmp_path / "project"}
+    for path in found.values():
+        path.mkdir(parents=True)
+    return found
+
+
+@pytest.fixture
+def load(places: dict[str, Path]) -> Callable[..., Settings]:
+    def load(environ: dict[str, str] | None = None, flags: dict[str, object] | None = None) -> Settings:
+        variables = {"XDG_CONFIG_HOME": str(places["user"].parent), **(environ or {})}
+        return load_settings(variables, str(places["project"]), flags, system_directory=str(places["system"]))
+
+    return load
+
+
+def test_later_places_win_and_each_value_knows_its_origin(
+    places: dict[str, Path], load: Callable[..., Settings]
+) -> None:
+    assert load().server.port == 8757
+    assert load().origin("server", "port") == "default"
+    for number, (name, path) in enumerate(places.items(), 1):
+        (path / "aw.yaml").write_text(f"server: {{port: {number}}}\n")
+        assert load().server.port == number, name
+        assert load().origin("server", "port") == str(path / "aw.yaml")
+    assert load({"AW_SERVER__PORT": "4"}).server.port == 4
+    assert load({"AW_SERVER__PORT": "4"}).origin("server", "port") == "AW_SERVER__PORT"
+    both = load({"AW_SERVER__PORT": "4"}, {"server.port": 5})
+    assert (both.server.port, both.origin("server", "port")) == (5, "flag")
+    assert both.server.host == "127.0.0.1"
+
+
+def test_places_are_merged_key_by_key(places: dict[str, Path], load: Callable[..., Settings]) -> None:
+    (places["system"] / "aw.toml").write_text("[git]\nshallow = false\n[workspaces]\ntrash_days = 1.5\n")
+    (places["project"] / "aw.yaml").write_text("git:\n  default_branch: trunk\nworkspaces:\n  retention_days: 3\n")
+    found = load()
+    assert (found.git.shallow, found.git.default_branch) == (False, "trunk")
+    assert (found.workspaces.trash_days, found.workspaces.retention_days) == (1.5, 3)
+
+
+def test_yaml_and_toml_say_the_same(places: dict[str, Path], load: Callable[..., Settings]) -> None:
+    yaml = places["project"] / "aw.yaml"
+    yaml.write_text("storage: {min_free_mb: 3}\nsandbox: {default: none}\nfiles: {old_mounts: [/a/, /b/]}\n")
+    from_yaml = load()
+    yaml.unlink()
+    (places["project"] / "aw.toml").write_text(
+        '[storage]\nmin_free_mb = 3\n[sandbox]\ndefault = "none"\n[files]\nold_mounts = ["/a/", "/b/"]\n'
+    )
+    from_toml = load()
+    assert from_yaml.replace(origins={}) == from_toml.replace(origins={})
+    yaml.write_text("")
+    with pytest.raises(InvalidConfig, match="both"):
+        load()
+
+
+def test_variables_are_text_and_mean_numbers_booleans_lists_or_nothing(load: Callable[..., Settings]) -> None:
+    found = load(
+        {
+            "AW_WORKSPACES__TRASH_DAYS": "0.5",
+            "AW_WORKSPACES__CLEANUP_ON_SHUTDOWN": "true",
+            "AW_WORKSPACES__DEFAULT_MAX_SIZE_MB": "",
+            "AW_GIT__DEFAULT_BRANCH": "5",
+            "AW_FILES__OLD_MOUNTS": "/a/,/b/",
+            "AW_HOME": "/x",
+            "AW_TOKEN": "y",
+        }
+    )
+    assert found.workspaces.trash_days == 0.5
+    assert found.workspaces.cleanup_on_shutdown is True
+    assert found.workspaces.default_max_size_mb is None
+    assert found.git.default_branch == "5"
+    assert found.files.old_mounts == ["/a/", "/b/"]
+
+
+def test_settings_can_be_handed_on_as_variables(places: dict[str, Path], load: Callable[..., Settings]) -> None:
+    (places["project"] / "aw.yaml").write_text("workspaces: {trash_days: 2, default_max_size_mb: null}\n")
+    assert load(load().as_environment()).replace(origins={}) == load().replace(origins={})
+
+
+def test_a_relative_path_is_relative_to_the_file_that_says_it(
+    places: dict[str, Path], load: Callable[..., Settings]
+) -> None:
+    (places["user"] / "aw.yaml").write_text("storage: {workspaces_path: ./desks}\n")
+    assert load().storage.workspaces_path == str(places["user"] / "desks")
+    variable = {"AW_STORAGE__WORKSPACES_PATH": "desks"}
+    assert load(variable).storage.workspaces_path == str(places["project"] / "desks")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("git: {shalow: true}", "git.shalow"),
+        ("gti: {shallow: true}", "gti.shallow"),
+        ("git: {shallow: maybe}", "git.shallow"),
+        ("git: {shallow: 1}", "git.shallow"),
+        ("server: {port: '8'}", "server.port"),
+        ("server: {port: null}", "server.port"),
+        ("policy: {read: perhaps}", "policy.read"),
+        ("sandbox: {default: chroot}", "sandbox.default"),
+        ("origins: {x: y}", "origins.x"),
+        ("git: 5", "table of sections"),
+        ("[1, 2]", "table of sections"),
+        ("{", "cannot be read"),
+        ("\x00", "cannot be read"),
+        ("1: {2: 3}", "1.2"),
+    ],
+)
+def test_a_wrong_setting_in_a_file_is_named_with_its_file(
+    places: dict[str, Path], load: Callable[..., Settings], text: str, named: str
+) -> None:
+    (places["user"] / "aw.yaml").write_text(text)
+    with pytest.raises(InvalidConfig) as caught:
+        load()
+    assert named in caught.value.message
+    assert str(places["user"] / "aw.yaml") in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["[git]\nshalow = true\n", "git = 5\n", "[git\n", "[git]\nshallow = 'x'\n"])
+def test_a_wrong_setting_in_toml_is_refused_too(
+    places: dict[str, Path], load: Callable[..., Settings], text: str
+) -> None:
+    (places["project"] / "aw.toml").write_text(text)
+    with pytest.raises(InvalidConfig):
+        load()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("AW_GIT__SHALOW", "1"),
+        ("AW_NOPE__X", "1"),
+        ("AW_SERVER__PORT", "x"),
+        ("AW_POLICY__READ", "maybe"),
+    ],
+)
+def test_a_wrong_variable_is_named(load: Callable[..., Settings], variable: str, value: str) -> None:
+    with pytest.raises(InvalidConfig, match=variable):
+        load({variable: value})
+
+
+def test_a_near_miss_is_suggested(load: Callable[..., Settings]) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        load({"AW_GIT__SHALOW": "1"})
+    assert caught.value.hint == "did you mean git.shallow?"
+    assert caught.value.details == {"key": "git.shalow", "origin": "AW_GIT__SHALOW"}
+
+
+# -- through the door --------------------------------------------------------------------------------------------------
+
+
+def test_config_show_lists_every_setting(aw: Aw) -> None:
+    shown = aw.ok("config", "show")
+    assert set(shown) == set(SECTIONS)
+    for section, cls in SECTIONS.items():
+        assert set(shown[section]) == set(cls.__types__)
+    assert aw.ok("config") == shown
+    assert "  port: 8757" in aw("config", "show").out.splitlines()
+    assert not os.path.exists(aw.home)
+
+
+def test_config_show_says_where_each_value_came_from(aw: Aw, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("aw.yaml").write_text("server: {port: 1}\n")
+    monkeypatch.setenv("AW_GIT__SHALLOW", "false")
+    shown = aw.ok("config", "show", "--origin")
+    assert shown["server"]["port"] == {"value": 1, "origin": os.path.abspath("aw.yaml")}
+    assert shown["git"]["shallow"] == {"value": False, "origin": "AW_GIT__SHALLOW"}
+    assert shown["store"]["url"] == {"value": None, "origin": "default"}
+    assert "# AW_GIT__SHALLOW" in aw("config", "show", "--origin").out
+
+
+def test_a_wrong_setting_stops_every_command_before_anything_is_made(aw: Aw, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("aw.yaml").write_text("git: {shalow: true}\n")
+    for command in (["create", "t/a"], ["list"], ["config", "show"], ["destroy", "t/a"]):
+        answer = aw.json(*command)
+        assert (answer.code, answer.error["code"]) == (2, "invalid_config")
+        assert "git.shalow" in answer.error["message"]
+    assert not os.path.exists(aw.home)
+    Path("aw.yaml").unlink()
+    monkeypatch.setenv("AW_BOGUS__KEY", "1")
+    assert aw.json("create", "t/a").error["details"] == {"key": "bogus.key", "origin": "AW_BOGUS__KEY"}
+
+
+def test_settings_reach_the_verbs(aw: Aw, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Path("aw.yaml").write_text("workspaces: {default_max_size_mb: 7}\nstorage: {workspaces_path: desks}\n")
+    made = aw.ok("create", "t/a")
+    assert made["path"] == os.path.abspath("desks/t/a")
+    assert made["config"]["max_size_mb"] == 7
+    monkeypatch.setenv("AW_WORKSPACES__DEFAULT_MAX_SIZE_MB", "")
+    assert "max_size_mb" not in aw.ok("create", "t/b")["config"]

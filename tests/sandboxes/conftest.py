@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from scene import Scene, a_host, in_child
+
+from carrel.sandboxes import bubblewrap
+from needs import need
+
+
+@pytest.fixture(scope="session", params=["root", "ordinary"])
+def host(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """A host attacked from a sandbox that root started, and from one that an ordinary user started."""
+    with a_host(request.param) as scene:
+        reason = in_child(scene.uid, bubblewrap.probe)
+        need(reason is None, f"bubblewrap, started by {request.param}: {reason}")
+        yield scene

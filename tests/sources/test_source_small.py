@@ -1,0 +1,77 @@
+"""Empty workspaces, folders in place, templates."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from carrel import sources
+from carrel.errors import FolderNotFound, InvalidSource, NotADirectory, TemplateNotFound
+from carrel.system.copying import copy_tree
+from needs import need_root
+from sources.yard import Yard, as_agent, listing, random_tree, yard_fixture
+
+yard = yard_fixture
+
+
+def test_an_empty_workspace_is_a_plain_directory_of_the_agents(yard: Yard) -> None:
+    made = yard.create("empty")
+    assert (made.filled.mechanism, made.filled.layers, made.filled.notes) == ("plain", [], [])
+    as_agent(made, "touch x")
+    assert os.listdir(made.path) == ["x"]
+    sources.attach(made.filled, made.place)
+    assert sources.detach(made.filled, made.place) is True
+    assert os.listdir(made.path) == ["x"]
+
+
+def test_a_folder_is_used_in_place_and_survives_its_workspace(yard: Yard) -> None:
+    folder = yard.folder()
+    made = yard.create(f"folder:{folder}")
+    assert (made.filled.mechanism, made.path) == ("none", folder)
+    with open(f"{made.path}/x", "w"):
+        pass
+    assert os.listdir(folder) == ["x"]
+    yard.release(made)
+    from carrel.system.copying import remove_tree
+
+    remove_tree(made.place.root)
+    assert os.listdir(folder) == ["x"]
+
+
+def test_a_fork_of_a_folder_in_place_is_a_copy(yard: Yard) -> None:
+    folder = yard.folder()
+    random_tree(folder, 4)
+    before = listing(folder)
+    made = yard.create(f"folder:{folder}")
+    fork = yard.fork(made)
+    assert fork.filled.mechanism in ("copy", "reflink", "btrfs")
+    assert listing(fork.path) == before
+    as_agent(fork, "touch new")
+    assert listing(folder) == before
+
+
+def test_folders_that_are_not_there_or_not_folders(yard: Yard) -> None:
+    with pytest.raises(FolderNotFound):
+        yard.create(f"folder:{yard.directory}/nothing")
+    with pytest.raises(NotADirectory):
+        yard.create("folder:/dev/null")
+
+
+def test_workspaces_of_a_template_share_it_and_cannot_change_it(yard: Yard) -> None:
+    need_root()
+    folder = yard.folder()
+    random_tree(folder, 7)
+    copy_tree(folder, f"{yard.templates}/web")
+    before = listing(f"{yard.templates}/web")
+    assert before == listing(folder)
+    first, second = yard.create("template:web"), yard.create("template:web")
+    assert first.filled.mechanism == "overlay"
+    assert listing(first.path) == before
+    as_agent(first, "touch mine")
+    assert listing(second.path) == before
+    assert listing(f"{yard.templates}/web") == before
+    with pytest.raises(TemplateNotFound):
+        yard.create("template:nothing")
+    with pytest.raises(InvalidSource):
+        yard.create("template:../web")

@@ -1,0 +1,42 @@
+"""The docs say what the code does."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parent.parent / "docs"
+_spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+assert _spec
+assert _spec.loader
+generate = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(generate)
+
+
+@pytest.mark.parametrize("name", generate.PAGES)
+def test_reference_pages_are_current(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    message = f"docs/reference/{name} is old: run .venv/bin/python docs/generate.py"
+    assert (DOCS / "reference" / name).read_text() == generate.PAGES[name](), message
+
+
+def _pages() -> list[Path]:
+    return [DOCS.parent / "README.md", *DOCS.rglob("*.md")]
+
+
+def test_every_link_in_the_docs_leads_somewhere() -> None:
+    for page in _pages():
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_command_in_the_docs_exists() -> None:
+    from carrel.cli import COMMANDS
+
+    for page in _pages():
+        for block in re.findall(r"```(?:sh|console)\n(.*?)```", page.read_text(), re.S):
+            for name in re.findall(r"^\$? ?(?:\./)?aw (\w+)", block, re.M):
+                assert name in COMMANDS, f"{page.name} shows aw {name}"

@@ -37,7 +37,7 @@ def measure(row: Row) -> Result:
     """Time every arm `rounds` times in turn and give medians, quartiles and the ratio of ours to each."""
     samples: dict[str, list[float]] = {name: [] for name in row.arms}
     with row.hold():
-        for name, arm in row.arms.items():
+        for arm in row.arms.values():
             arm()  # warm caches and imports, unmeasured
         gc.collect()
         for _ in range(row.rounds):

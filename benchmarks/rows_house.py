@@ -51,7 +51,7 @@ def _create_and_destroy(scratch: str) -> Row:
     base = f"{scratch}/raw"
     for name in ("staging", "trash", "task"):
         os.makedirs(f"{base}/{name}")
-    texts = {name: b"x" * 150 for name in ("task_spec.json", "workspace_config.json", "context.json", "run.json")}
+    texts = dict.fromkeys(("task_spec.json", "workspace_config.json", "context.json", "run.json"), b"x" * 150)
 
     def raw() -> None:
         """The same system calls by hand: directories, four files, rename, durable append; rename, durable append."""

@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterator
 
 from harness import Row
 
-from carrel.model.enforcement import Enforcement, Limits
+from carrel.model.enforcement import CAREFUL_LIMITS, Enforcement, Limits
 from carrel.sandboxes import Confinement, driver
 from carrel.system import box, control, process, supervisor
 from carrel.system.supervisor import Hooks, Order
 
 TRUE = "/usr/bin/true"
-CAREFUL = Limits(
-    wall_seconds=60, memory_bytes=4 << 30, processes=1024, file_bytes=4 << 30, needs_cgroup=os.geteuid() == 0
-)
+CAREFUL = CAREFUL_LIMITS.replace(wall_seconds=60, needs_cgroup=os.geteuid() == 0)
 
 
 def rows(scratch: str) -> Iterator[Row]:

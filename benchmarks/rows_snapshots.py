@@ -1,7 +1,7 @@
 """Snapshot, status, diff and restore with ten changed files, against git on the same tree; and the space they take.
 
 Every arm changes its ten files itself, ours and git's alike. git works with its own directory outside the tree, as a
-manager of snapshots would have to: `git add -A && git commit`, `git status`, `git diff`, `git reset --hard && git clean`.
+manager of snapshots would have to: `git add -A && git commit`, `git status`, `git diff`, `git reset --hard` and clean.
 """
 
 from __future__ import annotations

@@ -126,10 +126,10 @@ def rows(scratch: str) -> Iterator[Row]:
 
 
 def _creating(shop: Shop, files: int, origin: str, tree: str) -> Iterator[Row]:
-    bare = _bare_mounts(shop, tree)
+    bare, mapped = _bare_mounts(shop, tree), _bare_mounts(shop, tree, mapped=True)
     yield Row(
         f"second workspace of a commit, {files:,} files",
-        {"ours": lambda: shop.create(f"clone:{origin}"), "bare overlay mount": bare},
+        {"ours": lambda: shop.create(f"clone:{origin}"), "bare overlay mount": bare, "the same, owner mapped": mapped},
         aim="bare mount <= 4",
         rounds=30,
         hold=_both(shop, "bare"),
@@ -176,15 +176,20 @@ def _both(shop: Shop, name: str) -> Callable[[], object]:
     return hold
 
 
-def _bare_mounts(shop: Shop, tree: str) -> Callable[[], None]:
-    number = count()
+def _bare_mounts(shop: Shop, tree: str, *, mapped: bool = False) -> Callable[[], None]:
+    number = count(1_000_000 if mapped else 0)
+    namespace = mounts.user_namespace(mounts.map_one(0, 64042), mounts.map_one(0, 64042)) if mapped else None
 
     def bare() -> None:
         top = f"{shop.scratch}/bare/{next(number)}"
         for name in ("", "/upper", "/work", "/merged"):
             os.mkdir(top + name)
         mount = mounts.overlay(
-            [mounts.Lower(tree)], upper=f"{top}/upper", work=f"{top}/work", options={}, scratch=f"{top}/scratch"
+            [mounts.Lower(tree, namespace)],
+            upper=f"{top}/upper",
+            work=f"{top}/work",
+            options={},
+            scratch=f"{top}/scratch",
         )
         mounts.attach(mount, f"{top}/merged")
         os.close(mount)

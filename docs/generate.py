@@ -53,8 +53,8 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         MADE,
-        "`defaults < /etc/aw/aw.yaml < $XDG_CONFIG_HOME/aw/aw.yaml < ./aw.yaml < AW_SECTION__KEY < flags`; each file may",
-        "be TOML as well. `aw config show --origin` says where each value came from. An unknown key is an error.",
+        "`defaults < /etc/aw/aw.yaml < $XDG_CONFIG_HOME/aw/aw.yaml < ./aw.yaml < AW_SECTION__KEY < flags`; each file",
+        "may be TOML as well. `aw config show --origin` says where each value came from. An unknown key is an error.",
     ]
     comments = _comments(SOURCE / "settings.py")
     for name, cls in settings.SECTIONS.items():

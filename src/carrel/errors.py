@@ -360,6 +360,13 @@ class QuotaExceeded(LimitExceeded):
     code = "quota_exceeded"
 
 
+class StoreFull(LimitExceeded):
+    """The snapshot store has reached the size that the settings allow."""
+
+    code = "store_full"
+    http_status = 507
+
+
 class TimedOut(LimitExceeded):
     """It took longer than allowed."""
 
@@ -374,6 +381,13 @@ class FilesystemError(Unavailable):
     """The file system said no."""
 
     code = "filesystem_error"
+
+
+class StoreDamaged(FilesystemError):
+    """A kept object of the snapshot store is missing or not what it was."""
+
+    code = "store_damaged"
+    retryable = False
 
 
 class CleanupFailed(Unavailable):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import os
+from contextlib import contextmanager, suppress
 
-from carrel.errors import InvalidId
+from carrel.errors import DiskFull, FilesystemError, InvalidId, PermissionDenied
 from carrel.home import Home
 from carrel.model.event import Caller
 from carrel.model.names import DEFAULT_AGENT, check_part, parse_id
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from carrel.model.change import Diff
     from carrel.model.event import Event
     from carrel.model.operation import Operation
-    from carrel.model.run import Run
+    from carrel.model.run import Command, Run
     from carrel.model.snapshot import Snapshot
     from carrel.model.workspace import Workspace
     from carrel.snapshots.restore import Restored
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from carrel.system.walk import Tree
     from carrel.verbs.apply import Applied
     from carrel.verbs.doctor import Probe
+    from carrel.verbs.recent import RecentFolder
     from carrel.verbs.repair import Finding
+    from carrel.verbs.session import Session
     from carrel.verbs.sweep import Candidate
     from carrel.verbs.template import Template
     from carrel.verbs.usage import Usage
@@ -45,7 +48,9 @@ class Local:
         self._home = home
         self._directory = directory  # what relative paths in sources are relative to
         self._made: list[str] = []
-        repairing.settle(home)
+        self._started: list[str] = []
+        with suppress(DiskFull, FilesystemError, PermissionDenied):
+            repairing.settle(home)  # what cannot be written down now is settled later; looking is possible meanwhile
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +61,7 @@ class Local:
     def close(self) -> None:
         from carrel.verbs.shutdown import shutdown
 
-        shutdown(self._home, self._made)
+        shutdown(self._home, self._made, self._started)
         self.let_go()
 
     def let_go(self) -> None:
@@ -168,6 +173,7 @@ class Local:
         environment: Mapping[str, str] | None = None,
         prompt: str | None = None,
         concurrent: bool = False,
+        agent: str | None = None,
         fork: bool = False,
         **more: Any,
     ) -> Run:
@@ -176,14 +182,47 @@ class Local:
         spec = RunSpec(
             command=list(command),
             sandbox=sandbox,
-            network=network or self._home.settings.sandbox.network,
+            network=network,
+            agent=agent,
             timeout_seconds=timeout_seconds,
             environment=dict(environment or {}),
             prompt=prompt,
             concurrent=concurrent,
             **more,
         )
-        return run(self._home, id, spec, fork=fork)
+        started = run(self._home, id, spec, fork=fork)
+        self._started.append(started.id)
+        return started
+
+    def run_kept(
+        self,
+        id: str,
+        command: Sequence[str],
+        *,
+        sandbox: str = "auto",
+        network: str | None = None,
+        timeout_seconds: float | None = None,
+        environment: Mapping[str, str] | None = None,
+        stdin: int | None = None,
+        write: Callable[[int, bytes], None] | None = None,
+        fork: bool = False,
+        **more: Any,
+    ) -> Command:
+        from carrel.verbs.keep import run_kept
+        from carrel.verbs.run import RunSpec
+
+        spec = RunSpec(
+            command=list(command),
+            sandbox=sandbox,
+            network=network,
+            timeout_seconds=timeout_seconds,
+            environment=dict(environment or {}),
+            **more,
+        )
+        done = run_kept(self._home, id, spec, stdin=stdin, write=write, fork=fork)
+        if done.run_id not in self._started:
+            self._started.append(done.run_id)
+        return done
 
     def get_run(self, run_id: str) -> Run:
         from carrel.verbs.run import get
@@ -264,6 +303,11 @@ class Local:
         from carrel.verbs.apply import apply
 
         return apply(self._home, id, paths, to=to, message=message, mark_conflicts=mark_conflicts)
+
+    def session(self, id: str) -> Session:
+        from carrel.verbs.session import Session
+
+        return Session(self._home, id)
 
     def fork(
         self, id: str, *, new_id: str | None = None, count: int = 1, snapshot: str | None = None
@@ -419,6 +463,18 @@ class Local:
         from carrel.verbs.events import verify
 
         return verify(self._home, progress)
+
+    # -- folders --
+
+    def open_folder(self, folder: str) -> RecentFolder:
+        from carrel.verbs.recent import open_folder
+
+        return open_folder(self._home, os.path.join(self._directory, folder))
+
+    def recent(self) -> Sequence[RecentFolder]:
+        from carrel.verbs.recent import recent
+
+        return recent(self._home)
 
     # -- health --
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 from carrel.errors import InvalidConfig, from_os
+from carrel.model.agent import AGENTS, Agent
 from carrel.model.value import Value
 
 TYPE_CHECKING = False
@@ -59,6 +60,9 @@ class Sandbox(Value):
     processes: int | None = 1024
     file_mb: int | None = 4096  # of each file
     output_mb: int | None = 64  # kept of a run's output; the rest is counted
+    keep_seconds: float = 600  # how long a box of `run --keep` waits for its next command
+    secrets: list[str] = []  # HOST HEADER FILE: the proxy adds this header, and the agent never sees it
+    stop_on_shutdown: bool = False  # whether closing ends the runs that were started through it
 
 
 class Policy(Value):
@@ -116,6 +120,7 @@ class Settings(Value):
     snapshots: Snapshots
     server: Server
     store: Store
+    agents: dict[str, Agent] = AGENTS  # by name, for `aw run --agent NAME`
     origins: dict[str, str] = {}  # "section.key" -> where its value came from; what is missing is a default
 
     def origin(self, section: str, key: str) -> str:
@@ -129,6 +134,11 @@ class Settings(Value):
             for key, value in getattr(self, section).as_dict().items():
                 text = ",".join(value) if isinstance(value, list) else "" if value is None else str(value)
                 found[f"AW_{section}__{key}".upper()] = text
+        for name, agent in self.agents.items():
+            if self.origin("agents", name) != "default":
+                import json
+
+                found[f"AW_AGENTS__{name}".upper()] = json.dumps(agent.as_dict())
         return found
 
 
@@ -168,7 +178,7 @@ def load_settings(
     _merge(values, origins, _from_environment(environ), "", directory)
     _merge(values, origins, _from_flags(flags or {}), "flag", directory)
     sections: dict[str, Any] = {name: cls(**values.get(name, {})) for name, cls in SECTIONS.items()}
-    return Settings(**sections, origins=origins)
+    return Settings(**sections, agents={**AGENTS, **values.get("agents", {})}, origins=origins)
 
 
 def _find_file(place: str) -> str | None:
@@ -242,6 +252,10 @@ def _merge(
         for key, value in keys.items():
             name = f"{section}.{key}"
             where = value.origin if isinstance(value, _FromText) else origin
+            if section == "agents":
+                values.setdefault(section, {})[key] = _agent(name, value, where)
+                origins[name] = where
+                continue
             known = SECTIONS.get(section)
             if known is None or key not in known.__types__:
                 raise _unknown(section, key, where)
@@ -273,10 +287,33 @@ def _convert(name: str, annotation: str, value: Any, where: str) -> Any:
     return converted
 
 
+def _agent(name: str, value: Any, where: str) -> Agent:
+    """One row of the table of agents: a whole one, from a file or as JSON from the environment."""
+    import json
+
+    from msgspec import ValidationError, convert
+
+    try:
+        given = json.loads(value.text) if isinstance(value, _FromText) else value
+    except ValueError as error:
+        raise InvalidConfig(f"setting {name} from {where} is not JSON: {error}") from None
+    if isinstance(given, dict):
+        for key in given:
+            if key not in Agent.__types__:
+                raise _unknown(name, key, where)
+    try:
+        return convert(given, Agent)
+    except ValidationError as error:
+        raise InvalidConfig(
+            f"setting {name} from {where} is wrong: {error}", hint='as in {command: [mine, "{prompt}"]}'
+        ) from None
+
+
 def _unknown(section: str, key: str, where: str) -> InvalidConfig:
     from difflib import get_close_matches
 
     every = [f"{name}.{field}" for name, cls in SECTIONS.items() for field in cls.__types__]
+    every += [f"{section}.{field}" for field in Agent.__types__]
     near = get_close_matches(f"{section}.{key}", every, n=1)
     return InvalidConfig(
         f"unknown setting {section}.{key} in {where}",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from carrel.model.change import Diff
     from carrel.model.event import Event
     from carrel.model.operation import Operation
-    from carrel.model.run import Run
+    from carrel.model.run import Command, Run
     from carrel.model.snapshot import Snapshot
     from carrel.model.workspace import Workspace
     from carrel.snapshots.restore import Restored
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from carrel.system.walk import Tree
     from carrel.verbs.apply import Applied
     from carrel.verbs.doctor import Probe
+    from carrel.verbs.recent import RecentFolder
     from carrel.verbs.repair import Finding
+    from carrel.verbs.session import Session
     from carrel.verbs.sweep import Candidate
     from carrel.verbs.template import Template
     from carrel.verbs.usage import Usage
@@ -82,9 +84,27 @@ if TYPE_CHECKING:
             environment: Mapping[str, str] | None = None,
             prompt: str | None = None,
             concurrent: bool = False,
+            agent: str | None = None,
             **more: Any,
         ) -> Run:
-            """Start a command in a workspace; it goes on by itself. WorkspaceBusy if another one is active there."""
+            """Start a command in a workspace; it goes on by itself. WorkspaceBusy if another one is active there.
+
+            `agent` names a row of the settings' table of agents, whose command comes before the words given here."""
+
+        def run_kept(
+            self,
+            id: str,
+            command: Sequence[str],
+            *,
+            sandbox: str = "auto",
+            network: str | None = None,
+            timeout_seconds: float | None = None,
+            environment: Mapping[str, str] | None = None,
+            stdin: int | None = None,
+            write: Callable[[int, bytes], None] | None = None,
+            **more: Any,
+        ) -> Command:
+            """Run a command to its end in the workspace's box, which is kept for the next one."""
 
         def get_run(self, run_id: str) -> Run:
             """The run of this id, or RunNotFound."""
@@ -134,6 +154,9 @@ if TYPE_CHECKING:
             mark_conflicts: bool = False,
         ) -> Applied:
             """Give changes back to the origin, all or nothing; OriginMoved if it changed in the same places."""
+
+        def session(self, id: str) -> Session:
+            """The workspace for a chat product: a snapshot for each answer, and a reset."""
 
         def fork(
             self, id: str, *, new_id: str | None = None, count: int = 1, snapshot: str | None = None
@@ -234,6 +257,13 @@ if TYPE_CHECKING:
 
         def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
             """Prove the log, or LogBroken."""
+
+        # -- folders --
+        def open_folder(self, folder: str) -> RecentFolder:
+            """Select a folder: it must exist, be a directory and be readable."""
+
+        def recent(self) -> Sequence[RecentFolder]:
+            """The folders that were selected, the last one first."""
 
         # -- health --
         def repair(self, *, rebuild_views: bool = False) -> Sequence[Finding]:

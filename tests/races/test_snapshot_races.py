@@ -141,7 +141,7 @@ def test_a_restore_never_writes_or_removes_outside(trap: tuple[Desk, Path, Path]
 
 
 def test_twin_restoring_by_path_writes_outside(trap: tuple[Desk, Path, Path], outside: Path) -> None:
-    desk, folder, link = trap
+    _, folder, link = trap
     with swapping(folder, link):
         end = time.monotonic() + 10
         while untouched(outside) and time.monotonic() < end:

@@ -25,8 +25,7 @@ class Shared:
     def __init__(self, path: str, settings: Settings) -> None:
         self.path = path
         self.settings = settings
-        # For each writer: 200 creates and 200 destroys; half of that where each takes ten times as long.
-        self.each = 100 if settings.store.url else 200
+        self.each = 200  # creates and destroys of each writer
 
     def open(self) -> carrel.local.Local:
         return carrel.open(self.path, settings=self.settings)

@@ -61,7 +61,7 @@ def sh(warm: Box, script: str, **options: object) -> box.Answer:
 
 def test_a_command_and_its_answer(warm: Box) -> None:
     answer = sh(warm, "pwd; echo err >&2; echo $EXTRA; exit 3", environment={"EXTRA": "more"})
-    assert answer == box.Answer(exit_code=3, stdout=f"{WORK}\nmore\n".encode(), stderr=b"err\n")
+    assert answer == box.Answer(exit_code=3, stdout=f"{WORK}\nmore\n".encode(), stderr=b"err\n", output_bytes=29)
 
 
 def test_one_after_the_other_sees_what_was_written(warm: Box) -> None:
@@ -130,6 +130,7 @@ def test_a_box_that_is_gone_says_so(host: Scene) -> None:
     time.sleep(0.1)
     with pytest.raises(SandboxUnavailable):
         one.run(["true"], directory=WORK)
+    assert control.forget(f"aw-test-box-{pid}")
 
 
 def test_many_commands_leak_nothing(warm: Box) -> None:

@@ -160,20 +160,24 @@ def test_a_mount_that_a_process_of_the_user_holds_appears(host: Scene) -> None:
     ready, told = os.pipe()
     holder = os.fork()
     if holder == 0:
-        process.step_down(host.uid, host.uid)
-        libc.prctl(4, 1, 0, 0, 0)
-        libc.unshare(0x10020000)
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{host.uid} {host.uid} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
-        libc.mount(b"none", os.fsencode(host.work), b"tmpfs", 0, b"mode=0777")
-        with open(os.path.join(host.work, "held"), "w") as file:
-            file.write("held\n")
-        os.write(told, b"x")
-        time.sleep(60)
-        os._exit(0)
+        try:
+            process.step_down(host.uid, host.uid)
+            libc.prctl(4, 1, 0, 0, 0)
+            libc.unshare(0x10020000)
+            maps = f"{host.uid} {host.uid} 1"
+            for name, text in (("setgroups", "deny"), ("uid_map", maps), ("gid_map", maps)):
+                with open(f"/proc/self/{name}", "w") as file:
+                    file.write(text)
+            libc.mount(b"none", os.fsencode(host.work), b"tmpfs", 0, b"mode=0777")
+            with open(os.path.join(host.work, "held"), "w") as file:
+                file.write("held\n")
+            os.write(told, b"x")
+            time.sleep(60)
+        finally:
+            os._exit(1)
+    os.close(told)
     try:
-        os.read(ready, 1)
+        assert os.read(ready, 1) == b"x"
         assert not os.path.exists(os.path.join(host.work, "held"))
         assert check(host, "cat held; echo x > new && rm new", holder=holder) == "held\n"
         assert check(host, "ls") == ""
@@ -181,7 +185,6 @@ def test_a_mount_that_a_process_of_the_user_holds_appears(host: Scene) -> None:
         os.kill(holder, 9)
         os.waitpid(holder, 0)
         os.close(ready)
-        os.close(told)
 
 
 def test_another_public_mount_and_no_records(host: Scene) -> None:

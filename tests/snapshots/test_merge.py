@@ -208,7 +208,7 @@ def test_what_both_sides_did_is_no_change(desk_of_origin: Desk, origin: Path) ->
 def test_an_edit_of_the_user_is_never_overwritten_without_a_version_to_merge_from(
     overlay_desk: Desk, origin: Path
 ) -> None:
-    """The folder is the lower layer itself: after the user's edit nothing on the disk says what the agent started from."""
+    """The folder is the lower layer itself: after the user's edit nothing says what the agent started from."""
     desk = overlay_desk
     desk.write("README.md", "agent\n")
     time.sleep(0.03)

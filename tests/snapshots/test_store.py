@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from desks import Desk, describe
 
+from carrel.errors import StoreDamaged, StoreFull
 from carrel.snapshots import packs
 from carrel.snapshots.collect import collect, stack_keys, verify
-from carrel.snapshots.objects import Store, StoreDamaged, StoreFull
+from carrel.snapshots.objects import Store
+from carrel.snapshots.status import status
 from carrel.snapshots.take import take
 
 
@@ -175,6 +177,16 @@ def test_a_stat_cache_from_before_a_collection_does_not_lose_files(desk: Desk) -
     (desk.work / "large").unlink()
     desk.restore(again.root)
     assert describe(desk.root) == before
+
+
+def test_looking_after_a_collection_does_not_miss_what_the_cache_names(desk: Desk) -> None:
+    for number in range(20):
+        desk.write(f"d{number % 3}/f{number}", f"content {number}" * 50)
+    desk.take()
+    time.sleep(0.03)
+    desk.take()
+    collect(desk.store, list)
+    assert len(status(desk.store, "empty", desk.place, cache_path=desk.cache)) == 20
 
 
 def test_many_small_packs_are_joined(desk: Desk) -> None:

@@ -377,6 +377,25 @@ def test_a_kill_at_any_point_of_a_fork_loses_nothing(yard: Yard, desk: Desk, bus
     assert {f"{yard.carrel}/frozen/{name}" for name in os.listdir(f"{yard.carrel}/frozen")} == needed
 
 
+def test_a_kill_at_any_point_of_the_first_fork_of_plain_files_loses_nothing(yard: Yard) -> None:
+    need_root()
+    for step in range(1, 80):
+        parent = yard.create("empty")
+        as_agent(parent, "mkdir a && echo x > a/b")
+        expected = listing(parent.path)
+        place = yard.place()
+        child = _in_child(lambda p=parent, q=place: _fork_only(yard, p, q), kill_at=step)  # type: ignore[misc]
+        status = os.waitpid(child, 0)[1]
+        sources.attach(parent.filled, parent.place)  # with the record from before
+        assert listing(parent.path) == expected, f"after a kill before step {step}"
+        as_agent(parent, "echo y > a/b")
+        fork = yard.fork(parent)
+        assert _read(f"{fork.path}/a/b") == "y\n"
+        if os.waitstatus_to_exitcode(status) == 0:
+            return
+    pytest.fail("it never came to an end")
+
+
 def _fork_only(yard: Yard, desk: Desk, place: object) -> None:
     yard.place = lambda name="": place  # type: ignore[method-assign,assignment]
     yard.fork(desk)

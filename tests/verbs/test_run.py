@@ -42,7 +42,9 @@ def supervisor_of(workspaces: Local, run: Run) -> int:
 
 def test_a_run_starts_in_work_with_the_environment_of_its_workspace(workspaces: Local) -> None:
     desk = workspaces.create(id="t/a")
-    run = workspaces.run(desk.id, ["sh", "-c", "pwd; echo $AW_WORKSPACE $AW_WORKSPACE_ID $AW_RUN_ID; touch made; echo e >&2"])
+    run = workspaces.run(
+        desk.id, ["sh", "-c", "pwd; echo $AW_WORKSPACE $AW_WORKSPACE_ID $AW_RUN_ID; touch made; echo e >&2"]
+    )
     run = workspaces.wait(run.id)
     assert run.state == "completed"
     assert run.exit_code == 0
@@ -67,7 +69,9 @@ def test_each_step_of_a_run_is_an_event(workspaces: Local) -> None:
     workspaces.verify()
 
 
-@pytest.mark.parametrize(("command", "state", "code"), [(["false"], "failed", 1), (["sh", "-c", "exit 7"], "failed", 7)])
+@pytest.mark.parametrize(
+    ("command", "state", "code"), [(["false"], "failed", 1), (["sh", "-c", "exit 7"], "failed", 7)]
+)
 def test_another_exit_code_is_a_failed_run(workspaces: Local, command: list[str], state: str, code: int) -> None:
     run = workspaces.wait(workspaces.run(workspaces.create().id, command).id)
     assert (run.state, run.exit_code) == (state, code)
@@ -119,14 +123,18 @@ def test_a_run_outlives_the_process_that_started_it(home_path: str, workspaces: 
         "run = carrel.open(sys.argv[1]).run(sys.argv[2], ['sh', '-c', 'sleep 1; echo done'])\n"
         "print(run.id, flush=True); os.kill(os.getpid(), 9)"
     )
-    done = subprocess.run([sys.executable, "-c", script, home_path, desk.id], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script, home_path, desk.id], capture_output=True, text=True, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     run = workspaces.wait(done.stdout.strip(), timeout_seconds=20)
     assert run.state == "completed"
     assert printed(workspaces, run) == b"done\n"
 
 
-def test_a_run_whose_supervisor_is_killed_ends_as_failed_and_leaves_no_process(workspaces: Local, home_path: str) -> None:
+def test_a_run_whose_supervisor_is_killed_ends_as_failed_and_leaves_no_process(
+    workspaces: Local, home_path: str
+) -> None:
     desk = workspaces.create()
     mark = f"4{os.getpid()}.5"
     run = workspaces.run(desk.id, ["sh", "-c", f"echo up; sleep {mark}"])

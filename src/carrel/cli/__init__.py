@@ -28,6 +28,8 @@ GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
             "path": ("carrel.cli.lifecycle", "print where a workspace stands"),
             "destroy": ("carrel.cli.lifecycle", "move workspaces to the trash"),
             "template": ("carrel.cli.template", "keep folders to begin with"),
+            "open": ("carrel.cli.recent", "select a folder"),
+            "recent": ("carrel.cli.recent", "list the folders that were selected"),
         },
     ),
     (

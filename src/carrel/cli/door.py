@@ -123,7 +123,7 @@ class Door:
 
             environ, args = os.environ, self._args
             self._workspaces = carrel.open(
-                args and args.home,
+                args.home if args else None,
                 settings=self.settings,
                 actor_id=(args and args.actor) or environ.get("AW_ACTOR") or "owner",
                 correlation_id=(args and args.correlation_id) or environ.get("AW_CORRELATION_ID") or "",
@@ -154,7 +154,7 @@ class Door:
         """Print an error as every door shows it."""
         sys.stdout.flush()
         if self.is_json:
-            print(to_json(error.as_dict()))
+            print(to_json(error.as_dict()), flush=True)
         print(f"aw: {printable(error.message)}", file=sys.stderr)
         if error.hint:
             print(f"hint: {printable(error.hint)}", file=sys.stderr)

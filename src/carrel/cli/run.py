@@ -12,6 +12,7 @@ from carrel.errors import InvalidUsage
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from typing import Any
 
     from carrel.cli.door import Door
     from carrel.model.run import Run
@@ -101,7 +102,7 @@ def _wants_input(args: argparse.Namespace) -> bool:
     return args.tty or (not args.detach and not sys.stdin.isatty())
 
 
-def _terminal_size(args: argparse.Namespace) -> dict[str, int]:
+def _terminal_size(args: argparse.Namespace) -> dict[str, Any]:
     if not args.tty or not sys.stdin.isatty():
         return {}
     found = os.get_terminal_size(sys.stdin.fileno())

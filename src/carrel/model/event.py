@@ -203,6 +203,7 @@ class RunStarting(RunFact):
     concurrent: bool = False
     snapshot_before: str | None = None
     metadata_digest: str = ""
+    box: str = ""  # a box for many commands, and the digest of what it was built with; "" is an ordinary run
 
 
 class RunStarted(RunFact):
@@ -245,6 +246,17 @@ class NetworkDenied(RunFact):
 
     host: str
     reason: str
+
+
+class CommandCompleted(RunFact):
+    """A command in a box that is kept ended, however it ended."""
+
+    command: list[str]
+    exit_code: int
+    seconds: float
+    reason: str = ""
+    output_bytes: int = 0
+    dropped_bytes: int = 0
 
 
 class WorkspaceRelayered(Fact):
@@ -354,6 +366,7 @@ FACTS: tuple[type[Value], ...] = (
     RunCancelled,
     RunTimedOut,
     NetworkDenied,
+    CommandCompleted,
     WorkspaceRelayered,
     SnapshotTaken,
     SnapshotDropped,

@@ -43,6 +43,8 @@ class Run(Value):
     snapshot_before: str | None = None
     snapshot_after: str | None = None
     home: str = ""
+    box: str = ""  # a box for many commands, and the digest of what it was built with; "" is an ordinary run
+    commands: int = 0  # that ended in the box
 
     @property
     def id(self) -> str:
@@ -55,6 +57,22 @@ class Run(Value):
         return self.state in ACTIVE
 
 
+class Command(Value):
+    """One command in a box that is kept, and what it printed."""
+
+    run_id: str  # of the box
+    command: list[str]
+    exit_code: int  # 128 + n for a signal, 124 for a time-out, 125 if it could not be started
+    seconds: float
+    reason: str = ""
+    error: dict[str, object] | None = None  # why it could not be started
+    stdout: bytes = b""
+    stderr: bytes = b""
+    dropped_bytes: int = 0
+
+
+# Whoever waits for a command may write down its end a moment after the box has ended.
+_STATES = ("starting", "running", "completed", "failed", "cancelled", "timed_out")
 TABLE: dict[tuple[str, str], str] = {
     ("", "run_starting"): "starting",
     ("starting", "run_started"): "running",
@@ -66,6 +84,7 @@ TABLE: dict[tuple[str, str], str] = {
     ("starting", "run_cancelled"): "cancelled",
     ("running", "network_denied"): "running",
     ("starting", "network_denied"): "starting",
+    **{(state, "command_completed"): state for state in _STATES},
 }
 EVENTS = frozenset(event for _, event in TABLE)
 ACTIVE = frozenset({"starting", "running"})
@@ -92,6 +111,8 @@ def fold(
         new.update(started_at=at, enforcement=data["enforcement"])
     elif event_type == "network_denied":
         new["denials"] = record["denials"] + 1
+    elif event_type == "command_completed":
+        new["commands"] = record.get("commands", 0) + 1
     elif state not in ACTIVE:
         new.update({key: data[key] for key in _FROM_END if key in data}, finished_at=at)
     return new
@@ -108,5 +129,6 @@ _FROM_START = (
     "concurrent",
     "snapshot_before",
     "home",
+    "box",
 )
 _FROM_END = ("exit_code", "reason", "error", "output_bytes", "dropped_bytes", "usage", "snapshot_after")

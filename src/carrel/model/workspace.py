@@ -45,12 +45,17 @@ class Workspace(Value):
     settled: str = ""  # the state to fall back to when a step under way is undone
     before: dict[str, object] = {}  # what the step under way has changed, as it was
     base: str = ""  # the state that its changes are counted from
+    last_root: str = ""  # the state that was kept last
     step: dict[str, object] = {}  # what a restore or apply under way is about
 
     @property
     def id(self) -> WorkspaceId:
         """The id, `TASK/AGENT`."""
         return self.workspace_id
+
+    def names(self) -> dict[str, Any]:
+        """What every fact about the workspace begins with."""
+        return {"workspace_id": self.workspace_id, "agent_id": self.agent_id, "uid": self.uid}
 
 
 # (state, event) -> next state. `=` stands for the state before the step that failed or was undone.
@@ -129,7 +134,12 @@ def fold(
 
 _ANNOUNCED = ("snapshot_restoring", "changes_applying")
 # A step that failed has changed nothing: what its intent said about the workspace is taken back with it.
-_TAKEN_BACK = ("workspace_create_failed", "workspace_destroy_failed", "workspace_restore_failed")
+_TAKEN_BACK = (
+    "workspace_create_failed",
+    "workspace_destroy_failed",
+    "workspace_restore_failed",
+    "changes_apply_failed",
+)
 _STEP = (
     "state",
     "workspace_id",
@@ -177,5 +187,6 @@ def _fresh(data: Mapping[str, Any], stream: str, at: str) -> dict[str, Any]:
         "settled": "",
         "before": {},
         "base": "",
+        "last_root": "",
         "step": {},
     }

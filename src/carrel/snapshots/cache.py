@@ -4,7 +4,7 @@ A file counts as unchanged when inode, ctime, mtime, size and mode are those of 
 ctime. Two things would still fool it, and both are kept out:
 
 - A file changed within the clock tick in which it was read ("racily clean") looks the same afterwards. What is younger
-  than `TICK_NS` when it is read is not remembered.
+  than a tick when it is read is not remembered.
 - A process that holds a shared writable mapping changes a page that is dirty already without touching ctime. While an
   agent may be running nothing new is remembered; what was remembered in quiet is safe, because a mapping made since
   then has to fault, and the fault moves ctime.
@@ -21,17 +21,30 @@ import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    Signature = tuple[int, int, int, int, int]  # inode, ctime, mtime, size, mode
-    Known = dict[str, tuple[Signature | None, bytes]]  # name -> signature (None: do not trust), encoded entry
-    # of a directory: device and inode and ctime, encoded xattrs and opaque mark, digest, files, size, gaps, names
-    Directory = tuple[tuple[int, int, int], bytes, bytes, int, int, int, Known]
+    Sight = tuple[str, int, int, int, int, int]  # name, inode, ctime, mtime, size, mode
+    # of a directory: device, inode and ctime; its xattrs and opaque mark; digest of its tree; number and size of the
+    # files in it; what was seen (`pack_sights`); marshalled encoded entries of the files by name; those of directories
+    Directory = tuple[tuple[int, int, int], bytes, bytes, int, int, bytes, bytes, dict[str, bytes]]
     Directories = dict[str, Directory]
 
 TICK_NS = 20_000_000  # the coarse clock that stamps files ticks every 1 to 10 ms
 
-# marshal: 50,000 files load in 15 ms. Its format belongs to the Python version, and a damaged one may crash: hence both
-# are checked. The file lies in the home, where no agent writes.
-_MAGIC = b"carrel-stat-2 %d " % marshal.version
+# marshal loads 50,000 files in a few milliseconds. Its format belongs to the Python version, and damaged bytes may
+# crash it: hence both are checked. The file lies in the home, where no agent writes.
+_MAGIC = b"carrel-stat-3 %d " % marshal.version
+
+
+def pack_sights(sights: list[Sight]) -> bytes:
+    """What was seen in a directory, as bytes: a directory is compared at once, and unpacked only if it differs.
+
+    Version 0 of marshal gives the same bytes for the same values; later ones depend on who else refers to them.
+    """
+    return marshal.dumps(sights, 0)
+
+
+def never(name: str) -> Sight:
+    """A sight that matches no file: what must be read again next time."""
+    return (name, 0, 0, 0, 0, 0)
 
 
 def load(path: str, key: str) -> tuple[int, Directories]:
@@ -46,12 +59,10 @@ def load(path: str, key: str) -> tuple[int, Directories]:
     except OSError:
         return 0, {}
     start = len(_MAGIC) + 4
-    if (
-        data[: len(_MAGIC)] != _MAGIC
-        or zlib.crc32(memoryview(data)[start:]).to_bytes(4, "big") != data[start - 4 : start]
-    ):
+    body = memoryview(data)[start:]
+    if data[: len(_MAGIC)] != _MAGIC or zlib.crc32(body).to_bytes(4, "big") != data[start - 4 : start]:
         return 0, {}
-    generation, stored_key, directories = marshal.loads(memoryview(data)[start:])
+    generation, stored_key, directories = marshal.loads(body)
     return (generation, directories) if stored_key == key else (0, {})
 
 

@@ -14,12 +14,11 @@ import os
 import time
 from contextlib import suppress
 
-from carrel.errors import DiskFull, from_os
+from carrel.errors import DiskFull, StoreDamaged, from_os
 from carrel.model.snapshot import EMPTY
 from carrel.model.value import Value
 from carrel.snapshots import packs
 from carrel.snapshots.entries import CHUNK, DIR, FILE, decode_pieces, decode_tree
-from carrel.snapshots.objects import StoreDamaged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -118,7 +118,14 @@ def plan_merge(
     commits it. `fixed_ns` is that of the stack if the target is the folder that the workspace lies on, else 0.
     `mark_conflicts` plans texts with conflict markers where the sides clash; otherwise the target keeps its version.
     """
-    planner = _Planner(base, ours, theirs, writer, mark_conflicts, fixed_ns, names)
+    try:
+        return _plan(_Planner(base, ours, theirs, writer, mark_conflicts, fixed_ns, names), under, paths)
+    except OSError as error:
+        raise from_os(error, "the origin") from error
+
+
+def _plan(planner: _Planner, under: str, paths: Sequence[str] | None) -> Plan:
+    base, ours, theirs = planner.base, planner.ours, planner.theirs
     wanted = [f"{under}/{path}" for path in paths] if paths is not None else [under]
     deltas = [(delta.path[len(under) + 1 :], delta) for delta in compare(base, theirs, wanted)]
     ours.prefetch(path for path, _ in deltas if path and not is_in_git(path))
@@ -139,9 +146,9 @@ class _Planner:
         fixed_ns: int,
         names: tuple[str, str],
     ) -> None:
-        self._base = base
-        self._ours = ours
-        self._theirs = theirs
+        self.base = base
+        self.ours = ours
+        self.theirs = theirs
         self._writer = writer
         self._mark = mark
         self._fixed_ns = fixed_ns
@@ -162,7 +169,7 @@ class _Planner:
         if (after is not None and after.kind == LEFT_OUT) or (after is None and _is_other(before)):
             self._refused.add(path)
             return
-        target = self._ours.find(path)
+        target = self.ours.find(path)
         if before is not None and before.kind == DIR and (after is None or after.kind != DIR):
             self._folders.append(path)
             if after is None:
@@ -213,7 +220,7 @@ class _Planner:
         return (
             after.size == target.size
             and _mode(before, after, target) == target.mode
-            and self._theirs.digest(after) == self._ours.digest(target)
+            and self.theirs.digest(after) == self.ours.digest(target)
         )
 
     def _is_changed(self, path: str, before: Entry | None, target: Entry | None) -> bool:
@@ -228,17 +235,17 @@ class _Planner:
             return False
         if self._is_edited_since(before):
             was = self._was(path)
-            return was == b"" or was != self._ours.digest(target)
-        return before.size != target.size or self._base.digest(before) != self._ours.digest(target)
+            return was == b"" or was != self.ours.digest(target)
+        return before.size != target.size or self.base.digest(before) != self.ours.digest(target)
 
     def _is_edited_since(self, before: Entry) -> bool:
         """Whether what looks like base was changed by the user after the workspace was made."""
-        return bool(self._fixed_ns) and self._base.ctime_ns(before) > self._fixed_ns
+        return bool(self._fixed_ns) and self.base.ctime_ns(before) > self._fixed_ns
 
     def _was(self, path: str) -> bytes:
         """The digest of the base version that a snapshot preserved, or nothing."""
         above, _, name = f"work/{path}".rpartition("/")
-        entry = self._theirs.folder(above).raw(name)
+        entry = self.theirs.folder(above).raw(name)
         return entry.was if entry is not None else b""
 
     # -- what to do ----------------------------------------------------------------------------------------------------
@@ -253,7 +260,7 @@ class _Planner:
         elif merged is not None:
             step = step.replace(digest=self._writer.put(merged).hex(), size=len(merged), merged=True)
         else:
-            digest = keep(self._writer, self._theirs, after)
+            digest = keep(self._writer, self.theirs, after)
             step = step.replace(digest=digest, size=after.size, mtime_ns=after.mtime_ns)
         self._puts.append(step.replace(mode=after.mode if mode < 0 else mode))
 
@@ -263,7 +270,7 @@ class _Planner:
     def _step(self, path: str, action: str, target: Entry | None) -> Step:
         """A step that knows what it finds, which is kept for undo."""
         self._preserve(target)
-        step = Step(path=path, action=action, before=fingerprint(self._ours, target))
+        step = Step(path=path, action=action, before=fingerprint(self.ours, target))
         return step if target is None else step.replace(old_size=target.size, old_mtime_ns=target.mtime_ns)
 
     def _preserve(self, target: Entry | None) -> None:
@@ -271,9 +278,9 @@ class _Planner:
         if target is None or target.kind != FILE:
             return
         if target.size <= CHUNK:
-            self._writer.put(self._ours.read(target))
+            self._writer.put(self.ours.read(target))
             return
-        keep_large(self._writer, self._ours.read(target))
+        keep_large(self._writer, self.ours.read(target))
 
     def _merge(self, path: str, before: Entry | None, after: Entry | None, target: Entry | None) -> None:
         """Both sides changed it."""
@@ -288,7 +295,7 @@ class _Planner:
         if max(after.size, target.size) > _MAX_MERGE:
             self._clashes.append(Clash(path=path, reason="too large to merge"))
             return
-        mine, yours = self._ours.read(target), self._theirs.read(after)
+        mine, yours = self.ours.read(target), self.theirs.read(after)
         if is_binary(mine) or is_binary(yours):
             self._clashes.append(Clash(path=path, reason="binary, and changed on both sides"))
             return
@@ -307,8 +314,8 @@ class _Planner:
             return b""
         if self._is_edited_since(before):
             was = self._was(path)
-            return self._theirs.objects.get(was) if was else b""
-        return self._base.read(before)
+            return self.theirs.objects.get(was) if was else b""
+        return self.base.read(before)
 
     def _with_folders(self, puts: list[Step], gone: set[str]) -> list[Step]:
         """The steps with every directory made before something is put into it."""
@@ -321,7 +328,7 @@ class _Planner:
                 if above in there:
                     continue
                 there.add(above)
-                found = self._ours.find(above)
+                found = self.ours.find(above)
                 if above in gone or found is None:
                     result.append(Step(path=above, action="mkdir", mode=0o755))
                 elif found.kind != DIR:
@@ -337,9 +344,9 @@ class _Planner:
         replaced = {step.path for step in self._puts if step.action != "mkdir"}
         emptied = []
         for path in sorted(self._folders, key=lambda path: -path.count("/")):
-            found = self._ours.find(path)
+            found = self.ours.find(path)
             if found is not None and found.kind == DIR:
-                if self._ours.is_empty_without(path, gone):
+                if self.ours.is_empty_without(path, gone):
                     gone.add(path)
                     emptied.append(Step(path=path, action="rmdir", mode=found.mode, before="d"))
                 elif path in replaced:

@@ -21,7 +21,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 
-from carrel.errors import FilesystemError, LimitExceeded, WorkspaceBusy, from_os
+from carrel.errors import FilesystemError, StoreDamaged, StoreFull, WorkspaceBusy, from_os
 from carrel.snapshots import packs
 
 TYPE_CHECKING = False
@@ -56,20 +56,6 @@ _SCHEMA = (
 _ROLL = 512 << 20  # a pack is closed at this size, so that rewriting one stays bounded
 _OPEN_PACKS = 16
 _RESERVE = 1 << 20
-
-
-class StoreDamaged(FilesystemError):
-    """A kept object is missing or not what it was."""
-
-    code = "store_damaged"
-    retryable = False
-
-
-class StoreFull(LimitExceeded):
-    """The store has reached the size that the settings allow."""
-
-    code = "store_full"
-    http_status = 507
 
 
 class Store:
@@ -216,7 +202,8 @@ class Store:
             try:
                 self._connection = self._connect()
             except DatabaseError as error:
-                if isinstance(error, OperationalError) and "disk" not in str(error):
+                # Locked, full or not to be opened is no damage; anything else is, and the packs know better.
+                if isinstance(error, OperationalError) and "I/O" not in str(error):
                     raise _index_error(error) from error
                 self._drop_index()
                 try:

@@ -6,8 +6,8 @@ import gc
 import os
 from contextlib import contextmanager
 
-from carrel.errors import FilesystemError, from_os
-from carrel.model.snapshot import LeftOut, Limits, Taken, layer_root
+from carrel.errors import FilesystemError, SnapshotNotFound, from_os
+from carrel.model.snapshot import EMPTY, LeftOut, Limits, Taken, layer_root
 from carrel.snapshots import cache as stat_cache
 from carrel.snapshots.entries import CHUNK, DIR, FILE, LEFT_OUT, Entry, encode_entry, encode_tree, flags
 from carrel.snapshots.folders import OPEN_DIR
@@ -28,16 +28,27 @@ NOTES = ("AGENTS.md", "CLAUDE.md")
 LIMITS = Limits()
 
 
-def take(store: Store, place: Place, *, cache_path: str = "", live: bool = False, limits: Limits = LIMITS) -> Taken:
+def take(
+    store: Store,
+    place: Place,
+    *,
+    cache_path: str = "",
+    previous: str = "",
+    live: bool = False,
+    limits: Limits = LIMITS,
+) -> Taken:
     """Keep the state of a workspace and give its root, durable when this returns.
 
+    `previous` is the root of the last snapshot: it knows what a change began from when the user has edited that since.
     `live` says that an agent may be running: the result is marked, and nothing new goes into the stat cache. Call it
     inside `store.hold()` together with the record of the root. Raises DiskFull, StoreFull; then nothing was kept.
     """
     with store.hold(), store.writer() as writer:
         generation = store.generation()
         known, cached = stat_cache.load(cache_path, _cache_key(place)) if cache_path else (generation, {})
-        seen = _see(writer, place, cached, trust=known == generation, live=live, limits=limits, keep_was=True)
+        with Tree(writer, previous or EMPTY, with_own_stack(place, lambda _: None)) as earlier:
+            trust = known == generation
+            seen = _see(writer, place, cached, trust=trust, live=live, limits=limits, keep_was=True, earlier=earlier)
         writer.commit()
         if cache_path and seen.is_new:
             stat_cache.save(cache_path, _cache_key(place), generation, seen.directories)
@@ -65,12 +76,11 @@ def look(
     limits: Limits = LIMITS,
 ) -> Iterator[Tree]:
     """The state of a workspace now, without keeping it. `contents` makes the files readable, not only comparable."""
-    with Scratch(store, contents=contents) as scratch:
+    # What the cache names must not be dropped while we look at it.
+    with store.hold(), Scratch(store, contents=contents) as scratch:
         generation = store.generation()
         known, cached = stat_cache.load(cache_path, _cache_key(place)) if cache_path else (generation, {})
-        # Without trust every object is asked for, which costs more than reading changed files would.
-        trust = known == generation or not contents
-        seen = _see(scratch, place, cached, trust=trust, live=True, limits=limits, keep_was=False)
+        seen = _see(scratch, place, cached, trust=known == generation, live=True, limits=limits, keep_was=False)
         with Tree(scratch, seen.root, with_own_stack(place, find_stack)) as tree:
             yield tree
 
@@ -122,20 +132,38 @@ def _cache_key(place: Place) -> str:
 
 
 def _see(
-    sink: Sink, place: Place, cached: Directories, *, trust: bool, live: bool, limits: Limits, keep_was: bool
+    sink: Sink,
+    place: Place,
+    cached: Directories,
+    *,
+    trust: bool,
+    live: bool,
+    limits: Limits,
+    keep_was: bool,
+    earlier: Tree | None = None,
 ) -> _Seen:
     # 50,000 tuples are made and kept: the collector would look at all of them again and again for nothing.
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _see_parts(sink, place, cached, trust=trust, live=live, limits=limits, keep_was=keep_was)
+        return _see_parts(
+            sink, place, cached, trust=trust, live=live, limits=limits, keep_was=keep_was, earlier=earlier
+        )
     finally:
         if collecting:
             gc.enable()
 
 
 def _see_parts(
-    sink: Sink, place: Place, cached: Directories, *, trust: bool, live: bool, limits: Limits, keep_was: bool
+    sink: Sink,
+    place: Place,
+    cached: Directories,
+    *,
+    trust: bool,
+    live: bool,
+    limits: Limits,
+    keep_was: bool,
+    earlier: Tree | None = None,
 ) -> _Seen:
     seen = _Seen()
 
@@ -147,7 +175,7 @@ def _see_parts(
     except OSError as error:
         raise from_os(error, "the workspace") from error
     try:
-        _see_work(seen, root, place, new_walk, sink if keep_was else None)
+        _see_work(seen, root, place, new_walk, sink if keep_was else None, earlier)
         walk = new_walk()
         try:
             fd = os.open("output", OPEN_DIR, dir_fd=root)
@@ -180,16 +208,25 @@ def _see_root(seen: _Seen, sink: Sink, cached: Directories, *, trust: bool) -> N
     else:
         digest = sink.put_tree(data)
         seen.is_new = True
-    seen.directories[""] = ((0, 0, 0), data, digest, 0, 0, 0, {})
+    seen.directories[""] = ((0, 0, 0), data, digest, 0, 0, b"", b"", {})
     seen.root = digest.hex()
 
 
-def _see_work(seen: _Seen, root: int, place: Place, new_walk: Callable[..., Walk], keep: Sink | None) -> None:
+def _see_work(
+    seen: _Seen,
+    root: int,
+    place: Place,
+    new_walk: Callable[..., Walk],
+    keep: Sink | None,
+    earlier: Tree | None,
+) -> None:
     overlay = place.overlay
     if overlay is not None:
         stack = overlay.stack
         with Tree(keep, layer_root(stack.key), lambda _: stack) if keep else _nothing() as lower:
-            find_was = _preserver(keep, lower, stack) if keep and lower is not None and stack.fixed_ns else None
+            find_was = None
+            if keep and lower is not None and stack.fixed_ns:
+                find_was = _preserver(keep, lower, stack, earlier)
             walk = new_walk(stack.marks, find_was)
             try:
                 fd = _open(overlay.upper)
@@ -226,10 +263,10 @@ def _open(path: str, root: int | None = None) -> int:
         raise from_os(error, "the workspace's work directory") from error
 
 
-def _preserver(sink: Sink, lower: Tree, stack: Stack) -> Callable[[str], bytes]:
+def _preserver(sink: Sink, lower: Tree, stack: Stack, earlier: Tree | None) -> Callable[[str], bytes]:
     """Keep what a user's folder holds below a changed file, while it is still what the agent started from.
 
-    The user may edit the folder tomorrow; merging three ways needs the version both sides came from.
+    Once the user has edited it, an earlier snapshot may still know it. The user may edit the folder tomorrow; merging three ways needs the version both sides came from.
     """
 
     def find_was(path: str) -> bytes:
@@ -238,9 +275,19 @@ def _preserver(sink: Sink, lower: Tree, stack: Stack) -> Callable[[str], bytes]:
             return b""
         try:
             if lower.ctime_ns(entry) > stack.fixed_ns:
-                return b""
+                was = _known_before(earlier, path) if earlier else b""
+                return was if was and sink.has(was) else b""
             return sink.put(lower.read(entry))
         except (OSError, FilesystemError):
             return b""
 
     return find_was
+
+
+def _known_before(earlier: Tree, path: str) -> bytes:
+    above, _, name = path.rpartition("/")
+    try:
+        entry = earlier.folder(above).raw(name)
+    except SnapshotNotFound:  # it lies on layers that are not this workspace's any more
+        return b""
+    return entry.was if entry is not None else b""

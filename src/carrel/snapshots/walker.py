@@ -12,12 +12,13 @@ Rules:
 from __future__ import annotations
 
 import errno
+import marshal
 import os
 import stat
 import time
 
 from carrel.errors import from_os
-from carrel.snapshots.cache import TICK_NS
+from carrel.snapshots.cache import TICK_NS, never, pack_sights
 from carrel.snapshots.entries import (
     CHUNK,
     DIR,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from carrel.model.snapshot import Limits
-    from carrel.snapshots.cache import Directories, Directory, Known, Signature
+    from carrel.snapshots.cache import Directories, Directory, Sight
     from carrel.snapshots.entries import Xattrs
     from carrel.snapshots.objects import Sink
 
@@ -69,18 +70,20 @@ class _Frame:
     """A directory that is being read."""
 
     __slots__ = (
-        "changed",
         "depth",
         "fd",
         "files",
+        "folders",
         "gaps",
         "head",
         "key",
         "known",
         "name",
         "old",
+        "own",
         "path",
         "pending",
+        "seen",
         "size",
         "status",
     )
@@ -98,8 +101,10 @@ class _Frame:
         self.old = old
         self.head = b""
         self.pending: list[str] = []
-        self.known: Known = {}
-        self.changed = False
+        self.seen = b""
+        self.known: dict[str, bytes] | None = None  # None: all files are as they were
+        self.folders: dict[str, bytes] = {}
+        self.own = (0, 0)  # number and size of the files here; below is everything
         self.files = 0
         self.size = 0
         self.gaps = 0
@@ -167,7 +172,7 @@ class Walk:
             frame.files += done.files
             frame.size += done.size
             frame.gaps |= done.gaps
-            self._put(frame, done.name, None, encode_entry(done.name, entry))
+            frame.folders[done.name] = encode_entry(done.name, entry)
 
     # -- directories ---------------------------------------------------------------------------------------------------
 
@@ -242,16 +247,19 @@ class Walk:
         """All names are in: make the tree, unless it is the one of last time."""
         self._stack.pop()
         self._release(frame)
-        old, known = frame.old, frame.known
-        if old is not None and not frame.changed and len(known) == len(old[6]):
-            digest = old[2]
-            if not self._trust_objects and not self._sink.has(digest):
-                digest = self._put_tree(known)
-        else:
-            digest = self._put_tree(known)
+        old = frame.old
+        digest = self._tree_of_last_time(frame)
+        files = b""
+        if frame.known is not None:
+            files = marshal.dumps(frame.known)
+        elif old is not None:
+            files = old[6]
+        if digest is None:
+            known: dict[str, bytes] = frame.known if frame.known is not None else marshal.loads(files)
+            digest = self._sink.put_tree(encode_tree({**known, **frame.folders}))
         key = (*frame.key[:2], 0) if self._live else frame.key
-        self.is_new |= old is None or old[2] != digest or old[0] != key
-        self.directories[frame.path] = (key, frame.head, digest, frame.files, frame.size, frame.gaps, known)
+        self.is_new |= old is None or old[2] != digest or old[0] != key or old[5] != frame.seen
+        self.directories[frame.path] = (key, frame.head, digest, *frame.own, frame.seen, files, frame.folders)
         head = decode_tree(frame.head)[""]
         return Entry(
             DIR,
@@ -263,48 +271,75 @@ class Walk:
             flags=head.flags | frame.gaps,
         )
 
-    def _put_tree(self, known: Known) -> bytes:
-        return self._sink.put_tree(encode_tree({name: encoded for name, (_, encoded) in known.items()}))
+    def _tree_of_last_time(self, frame: _Frame) -> bytes | None:
+        """The digest of the tree, if nothing in the directory is different and it is still kept."""
+        old = frame.old
+        if old is None or old[7] != frame.folders:
+            return None
+        if frame.known is not None and frame.known != marshal.loads(old[6]):
+            return None
+        return old[2] if self._trust_objects or self._sink.has(old[2]) else None
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def _scan(self, frame: _Frame) -> None:
-        """Look at every name; read the files that are not as they were; leave the directories pending."""
-        old = frame.old[6] if frame.old is not None else {}
-        find, known, pending = old.get, frame.known, frame.pending
-        trust, most = self._trust_objects, self._limits.max_entries
-        is_dir, is_file = stat.S_IFDIR, stat.S_IFREG
-        files = size = 0
+        """Look at every name; leave directories pending; read files unless all are as they were."""
+        pending = frame.pending
+        sights: list[Sight] = []
+        is_dir = stat.S_IFDIR
         with os.scandir(frame.fd) as names:
             for item in names:
-                name = item.name
                 try:
                     status = item.stat(follow_symlinks=False)
                 except OSError:
                     continue  # gone since it was listed
                 mode = status.st_mode
                 if mode & 0o170000 == is_dir:
-                    pending.append(name)
-                    continue
-                was = find(name)
-                if (
-                    was is not None
-                    and was[0] == (status.st_ino, status.st_ctime_ns, status.st_mtime_ns, status.st_size, mode)
-                    and (trust or self._still_kept(was[1]))
-                ):
-                    known[name] = was
-                    if mode & 0o170000 == is_file:
-                        files += 1
-                        size += status.st_size
-                    continue
-                if len(known) + self._entries >= most:
-                    self._put_gap(frame, name, _Vanished("many"))
-                    break
-                self._look(frame, name, status, was[1] if was is not None else b"")
-        frame.files += files
-        frame.size += size
-        self._entries += len(known)
+                    pending.append(item.name)
+                else:
+                    sights.append(
+                        (item.name, status.st_ino, status.st_ctime_ns, status.st_mtime_ns, status.st_size, mode)
+                    )
+        old = frame.old
+        frame.seen = pack_sights(sights)
+        self._entries += len(sights) + len(pending)
+        if (
+            old is not None
+            and old[5] == frame.seen
+            and self._trust_objects
+            and self._entries <= self._limits.max_entries
+        ):
+            frame.own = (old[3], old[4])
+            frame.files, frame.size = frame.own
+        else:
+            self._look_closer(frame, sights)
         pending.sort(reverse=True)
+
+    def _look_closer(self, frame: _Frame, sights: list[Sight]) -> None:
+        """Read the files of a directory that are not as they were."""
+        old = frame.old
+        before: dict[str, Sight] = {sight[0]: sight for sight in marshal.loads(old[5])} if old is not None else {}
+        encoded: dict[str, bytes] = marshal.loads(old[6]) if old is not None else {}
+        known = frame.known = {}
+        seen: list[Sight] = []
+        room = self._limits.max_entries - (self._entries - len(sights))
+        for sight in sights:
+            name = sight[0]
+            if before.get(name) == sight and (self._trust_objects or self._still_kept(encoded[name])):
+                known[name] = encoded[name]
+                if sight[5] & 0o170000 == stat.S_IFREG:
+                    frame.files += 1
+                    frame.size += sight[4]
+                seen.append(sight)
+            elif len(known) < room:
+                seen.append(self._look(frame, known, name, encoded.get(name, b"")))
+            else:
+                frame.gaps |= flags(gaps=True)
+                known[name] = encode_entry(name, Entry(LEFT_OUT, stat.S_IFREG >> 12, target="many"))
+                seen.append(never(name))
+                break
+        frame.own = (frame.files, frame.size)
+        frame.seen = pack_sights(seen)
 
     def _still_kept(self, encoded: bytes) -> bool:
         (entry,) = decode_tree(encoded).values()
@@ -313,40 +348,37 @@ class Walk:
         # The pieces of a large file would have to be asked for one by one: read it again.
         return entry.size <= CHUNK and self._sink.has(entry.digest) and (not entry.was or self._sink.has(entry.was))
 
-    def _put(self, frame: _Frame, name: str, signature: Signature | None, encoded: bytes) -> None:
-        frame.known[name] = (signature, encoded)
-        if not frame.changed and (frame.old is None or frame.old[6].get(name, (None, b""))[1] != encoded):
-            frame.changed = True
-
     def _put_gap(self, frame: _Frame, name: str, error: Exception) -> None:
         """A directory that could not be entered: gone, swapped, or over a limit."""
-        if isinstance(error, FileNotFoundError | NotADirectoryError) or (
-            isinstance(error, OSError) and error.errno == errno.ELOOP
-        ):
-            return  # gone, or a link now: then it is no directory of this moment
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
+            return
+        if isinstance(error, OSError) and error.errno == errno.ELOOP:
+            return  # a link now: then it is no directory of this moment
         reason = "unreadable" if isinstance(error, OSError) else str(error)
         frame.gaps |= flags(gaps=True)
-        self._put(frame, name, None, encode_entry(name, Entry(LEFT_OUT, stat.S_IFDIR >> 12, target=reason)))
+        frame.folders[name] = encode_entry(name, Entry(LEFT_OUT, stat.S_IFDIR >> 12, target=reason))
 
-    def _look(self, frame: _Frame, name: str, status: os.stat_result, old: bytes) -> None:
+    def _look(self, frame: _Frame, known: dict[str, bytes], name: str, old: bytes) -> Sight:
+        """Read one name, and give the sight by which it may be known again."""
         now = time.time_ns()
         try:
-            entry, status = self._read(frame.fd, name, status)
+            entry, status = self._read(frame.fd, name, os.stat(name, dir_fd=frame.fd, follow_symlinks=False))
         except _IsFolder:
             frame.pending.append(name)
-            return
+            return never(name)
         except FileNotFoundError:
-            return
-        self.is_new = True
+            return never(name)
         if self._find_was is not None and entry.kind in (FILE, WHITEOUT):
             entry.was = self._was(frame, name, old)
-        signature: Signature | None = None
-        if not self._live and entry.kind != LEFT_OUT and not entry.torn and status.st_ctime_ns < now - TICK_NS:
-            signature = (status.st_ino, status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_mode)
-        frame.files += entry.kind == FILE
-        frame.size += entry.size if entry.kind == FILE else 0
+        known[name] = encode_entry(name, entry)
+        if entry.kind == FILE:
+            frame.files += 1
+            frame.size += entry.size
         frame.gaps |= flags(torn=entry.torn, gaps=entry.kind == LEFT_OUT)
-        self._put(frame, name, signature, encode_entry(name, entry))
+        settled = status.st_ctime_ns < now - TICK_NS
+        if self._live or entry.kind == LEFT_OUT or entry.torn or not settled:
+            return never(name)
+        return (name, status.st_ino, status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_mode)
 
     def _was(self, frame: _Frame, name: str, old: bytes) -> bytes:
         if old:

@@ -45,7 +45,7 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
     remote = parse_remote(source.location, options)
     mirror = Mirror(remote, place.cache, options, progress)
     branch, commit = mirror.bring(source.branch, source.commit)
-    prepared = Prepared(mirror, branch, commit)
+    prepared = Prepared(mirror, branch, commit, place.owner)
     with _failing_as_clone(remote):
         tree = prepared.tree(progress)
         git_layer = PreparedGit(mirror, prepared).layer()
@@ -117,11 +117,9 @@ class Mirror:
         self._choose(options.shallow)
 
     def _choose(self, shallow: bool) -> None:
-        import hashlib
-
         self.is_shallow = shallow
         kind = ("shallow" if shallow else "full") + ("+tags" if self.options.tags else "")
-        self.key = hashlib.sha256(f"{kind} {self.remote.url}".encode()).hexdigest()[:24]
+        self.key = repository.digest_of(f"{kind} {self.remote.url}".encode())
         self.directory = f"{self.cache}/mirrors/{self.key}"
         self.git_dir = f"{self.directory}/repo.git"
         self.objects = f"{self.git_dir}/objects"
@@ -332,8 +330,10 @@ def _write(path: str, content: bytes) -> None:
 class Prepared:
     """The files of one commit, checked out once for all its workspaces."""
 
-    def __init__(self, mirror: Holding, branch: str | None, commit: str) -> None:
+    def __init__(self, mirror: Holding, branch: str | None, commit: str, owner: tuple[int, int] | None = None) -> None:
         self.mirror = mirror
+        # Given to the agent's user once, the files need no mapped mount in each workspace, which is half of its cost.
+        self.owner = owner
         self.branch = branch
         self.commit = commit
         self.directory = f"{mirror.cache}/checkouts/{mirror.key}/{commit}"
@@ -348,7 +348,7 @@ class Prepared:
         return tree
 
     def _check_out(self, tree: str, progress: Callable[[str], None]) -> None:
-        from carrel.system.copying import remove_tree
+        from carrel.system.copying import give_tree, remove_tree
 
         aside = f"{self.directory}/new"
         remove_tree(aside)
@@ -357,9 +357,11 @@ class Prepared:
         done = repository.checkout(
             git, self.mirror.git_dir, self.commit, aside, seconds=self._time(git), progress=progress
         )
+        if self.owner:
+            give_tree(aside, self.owner)
         _write(f"{self.directory}/index", done.index)
-        _write(f"{self.directory}/submodules", "\n".join(done.submodules).encode(errors="surrogateescape"))
-        _write(f"{self.directory}/lfs", b"1" if done.has_lfs else b"")
+        names = b"\0".join(os.fsencode(name) for name in done.submodules)
+        _write(f"{self.directory}/left-out", (b"lfs" if done.has_lfs else b"") + b"\n" + names)
         _sync(self.directory)
         os.rename(aside, tree)
 
@@ -372,29 +374,33 @@ class Prepared:
         said = committer.split()[-2]
         return max(_EARLIEST, min(int(said) if said.isdigit() else 0, int(time.time()) - 10))
 
-    def has_submodules(self) -> bool:
-        """Whether the commit has a place for other repositories."""
-        return bool(repository.read_small(f"{self.directory}/submodules"))
+    def _left_out(self) -> tuple[bool, list[str]]:
+        """Whether some files are only pointers of LFS, and the places of other repositories."""
+        lfs, _, names = (repository.read_small(f"{self.directory}/left-out") or b"").partition(b"\n")
+        return lfs == b"lfs", [os.fsdecode(name) for name in names.split(b"\0")] if names else []
 
     def has_lfs(self) -> bool:
         """Whether some files are only pointers."""
-        return repository.read_small(f"{self.directory}/lfs") == b"1"
+        return self._left_out()[0]
+
+    def has_submodules(self) -> bool:
+        """Whether the commit has a place for other repositories."""
+        return bool(self._left_out()[1])
 
     def notes(self, *, submodules: bool = False) -> list[str]:
         """What the checkout left out; nothing of submodules if they were fetched."""
+        has_lfs, names = self._left_out()
         notes = []
-        if self.has_submodules() and not submodules:
-            notes.append(self._submodule_note())
-        if self.has_lfs():
+        if names and not submodules:
+            shown = ", ".join(ascii(name)[1:-1] for name in names[:5]) + (" …" if len(names) > 5 else "")
+            notes.append(
+                f"{len(names)} submodules are empty ({shown}): ask for submodules, or git submodule update --init"
+            )
+        if has_lfs:
             notes.append(
                 "the repository uses Git LFS: large files are pointers until git lfs pull is run in the workspace"
             )
         return notes
-
-    def _submodule_note(self) -> str:
-        names = (repository.read_small(f"{self.directory}/submodules") or b"").decode(errors="replace").split("\n")
-        shown = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
-        return f"{len(names)} submodules are empty ({shown}): ask for submodules, or git submodule update --init"
 
 
 class PreparedGit:
@@ -402,6 +408,7 @@ class PreparedGit:
 
     def __init__(self, mirror: Mirror, prepared: Prepared) -> None:
         self.mirror = mirror
+        self.owner = prepared.owner
         self.branch = prepared.branch
         self.commit = prepared.commit
         self.directory = prepared.directory
@@ -417,15 +424,13 @@ class PreparedGit:
 
     def _digest(self) -> str:
         """What the `.git` depends on besides the commit."""
-        import hashlib
-
-        digest = hashlib.sha256(f"{self.branch} {self.mirror.remote.url}\n".encode())
-        for name in ("packed-refs", "shallow"):
-            digest.update(repository.read_small(f"{self.mirror.git_dir}/{name}", 64 << 20) or b"-")
-        return digest.hexdigest()[:16]
+        about = f"{self.branch} {self.mirror.remote.url} {self.owner}".encode()
+        names = ("packed-refs", "shallow")
+        files = [repository.read_small(f"{self.mirror.git_dir}/{name}", 64 << 20) or b"-" for name in names]
+        return repository.digest_of(about, *files)
 
     def _write_git(self, layer: str) -> None:
-        from carrel.system.copying import remove_tree
+        from carrel.system.copying import give_tree, remove_tree
 
         aside = f"{self.directory}/new-git"
         remove_tree(aside)
@@ -441,6 +446,8 @@ class PreparedGit:
             shallow=repository.read_small(f"{self.mirror.git_dir}/shallow"),
             remote_head=f"refs/remotes/origin/{default}" if default else None,
         )
+        if self.owner:
+            give_tree(aside, self.owner)
         os.rename(aside, layer)
 
     def _refs(self) -> tuple[bytes, str | None]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from carrel.model.source import FillOptions, Place, Source
 
 IGNORE_FILE = ".awignore"
+_GLANCE = 128  # entries that a fingerprint looks at; each costs 2 µs at every create
 
 
 def fill(source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
@@ -220,18 +221,16 @@ def _linked_work_trees(path: str) -> Iterator[tuple[str, repository.Repository]]
 
 def fingerprint(path: str) -> str:
     """Something that changes when the folder's top level or its commit does: cheap, and blind further down."""
-    import hashlib
-
-    digest = hashlib.sha1(usedforsecurity=False)
     with os.scandir(path) as entries:
         found = sorted((entry for entry in entries if entry.name != ".git"), key=lambda entry: entry.name)
-    for entry in found[:2000]:
+    parts = [b"%d" % os.stat(path).st_mtime_ns]  # what was added or removed, however many there are
+    for entry in found[:_GLANCE]:
         status = entry.stat(follow_symlinks=False)
-        digest.update(b"%s %d %d %d\n" % (os.fsencode(entry.name), status.st_mtime_ns, status.st_size, status.st_ino))
+        parts.append(b"%s %d %d %d" % (os.fsencode(entry.name), status.st_mtime_ns, status.st_size, status.st_ino))
     git = repository.find_repository(path)
     if git is not None:
-        digest.update(repr(repository.head_of(git)).encode(errors="surrogateescape"))
-    return digest.hexdigest()
+        parts.append(repr(repository.head_of(git)).encode(errors="surrogateescape"))
+    return repository.digest_of(*parts)
 
 
 def has_moved(filled: Filled) -> bool:

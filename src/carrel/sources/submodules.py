@@ -38,8 +38,11 @@ class Module(Value):
 class Tree:
     """The layer being made, and what it borrows."""
 
-    def __init__(self, layer: str, options: FillOptions, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self, layer: str, owner: tuple[int, int] | None, options: FillOptions, progress: Callable[[str], None]
+    ) -> None:
         self.layer = layer
+        self.owner = owner
         self.options = options
         self.progress = progress
         self.borrows: list[str] = []
@@ -64,7 +67,7 @@ class Tree:
         remote = parse_remote(module.url, self.options)
         mirror = Mirror(remote, parent.cache, self.options, self.progress)
         mirror.bring(None, module.commit)
-        prepared = Prepared(mirror, None, module.commit)
+        prepared = Prepared(mirror, None, module.commit, self.owner)
         tree = prepared.tree(self.progress)
         os.makedirs(f"{self.layer}/{path}", exist_ok=True)
         copying.copy_tree(tree, f"{self.layer}/{path}", how=copying.LINK)
@@ -152,11 +155,13 @@ def make_layer(
     aside = f"{layer}.new"
     copying.remove_tree(aside)
     os.makedirs(f"{aside}/.git", 0o755)
-    tree = Tree(aside, options, progress)
+    tree = Tree(aside, prepared.owner, options, progress)
     try:
         extra = tree.add_all(prepared, mirror, "", ".git", 1)
         config = repository.read_small(f"{git_layer}/.git/config") or b""
         repository.write_text(f"{aside}/.git/config", config + extra.encode())
+        if prepared.owner:
+            copying.give_tree(aside, prepared.owner)
         borrows = sorted(set(tree.borrows))
         repository.write_text(f"{aside}.borrows", "\n".join(borrows).encode())
     except CarrelError:

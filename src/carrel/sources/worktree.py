@@ -41,7 +41,7 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
     if not commit or not is_commit(commit):
         raise InvalidSource(f"{source.location} has no commit yet", hint="commit something, or use overlay:")
     heal(found.common)
-    prepared = Prepared(_Shared(found, place, options), None, commit)
+    prepared = Prepared(_Shared(found, place, options), None, commit, place.owner)
     tree = prepared.tree(progress)
     admin = f"{found.common}/worktrees/carrel-{place.uid}"
     own = stack.new_frozen(place)
@@ -71,10 +71,8 @@ class _Shared:
     """The user's repository in the place of a mirror: read, and never written by git."""
 
     def __init__(self, found: repository.Repository, place: Place, options: FillOptions) -> None:
-        import hashlib
-
         self.cache = place.cache
-        self.key = hashlib.sha256(f"worktree {found.common}".encode()).hexdigest()[:24]
+        self.key = repository.digest_of(f"worktree {found.common}".encode())
         self.git_dir = found.common
         self.timeout_seconds = options.timeout_seconds
 

@@ -24,9 +24,10 @@ from carrel.system.process import keep
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _ANSWER = struct.Struct("<ii")  # error number of the start or 0; wait status
+_TAKEN = b"a"  # the box has the request
 _MAX_REQUEST = 120_000
 _CHUNK = 1 << 16
 
@@ -59,6 +60,7 @@ def serve(client):
     try:
         if len(files) != 3:
             return
+        client.send(b"a")
         directory, count, *words = message.split(b"\\0")
         command, settings = words[:int(count)], words[int(count):]
         environment = {**own, **dict(setting.split(b"=", 1) for setting in settings)}
@@ -114,6 +116,7 @@ class Answer(Value):
     timed_out: bool = False
     stdout: bytes = b""
     stderr: bytes = b""
+    output_bytes: int = 0
     dropped_bytes: int = 0
 
 
@@ -168,10 +171,14 @@ class Box:
         environment: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
         grace_seconds: float = 1.0,
-        output_bytes: int = 16 << 20,
+        output_bytes: int | None = 16 << 20,
         stdin: int | None = None,
+        write: Callable[[int, bytes], None] | None = None,
     ) -> Answer:
-        """Run one command to its end. `Invalid` if it cannot be started, `SandboxUnavailable` if the box is gone."""
+        """Run one command to its end. `Invalid` if it cannot be started, `SandboxUnavailable` if the box is gone.
+
+        `write` gets the stream, 1 or 2, and each piece of output as it comes, and the answer has none then. In the
+        details of `SandboxUnavailable` stands `started`: whether the box had taken the command when it went."""
         import socket
 
         words = [directory, str(len(argv)), *argv, *(f"{name}={value}" for name, value in (environment or {}).items())]
@@ -196,11 +203,11 @@ class Box:
             try:
                 socket.send_fds(connection, [request], theirs)
             except OSError as error:
-                raise SandboxUnavailable(f"the box is gone: {error}", hint="start it again") from None
+                raise _gone(error) from None
             finally:
                 for descriptor in theirs:
                     os.close(descriptor)
-            return _Talk(connection, ours, timeout_seconds, grace_seconds, output_bytes).finish()
+            return _Talk(connection, ours, timeout_seconds, grace_seconds, output_bytes, write).finish()
 
     def _connect(self) -> socket.socket:
         import socket
@@ -217,20 +224,33 @@ class Box:
                     os.close(folder)
         except OSError as error:
             connection.close()
-            raise SandboxUnavailable(f"the box is gone: {error}", hint="start it again") from None
+            raise _gone(error) from None
         return connection
+
+
+def _gone(error: OSError) -> SandboxUnavailable:
+    return SandboxUnavailable(f"the box is gone: {error}", hint="start it again", details={"started": False})
 
 
 class _Talk:
     """Reads both streams and the answer of one command, and keeps its time."""
 
     def __init__(
-        self, connection: socket.socket, streams: list[int], timeout: float | None, grace: float, output_bytes: int
+        self,
+        connection: socket.socket,
+        streams: list[int],
+        timeout: float | None,
+        grace: float,
+        output_bytes: int | None,
+        write: Callable[[int, bytes], None] | None,
     ) -> None:
         self.connection = connection
+        self.write = write
+        self.taken = False  # by the box: from then on it is not known whether it ran
         self.parts: dict[int, list[bytes]] = {stream: [] for stream in streams}
         self.streams = streams
         self.room = output_bytes
+        self.kept = 0
         self.dropped = 0
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.grace = grace
@@ -251,15 +271,26 @@ class _Talk:
                 self._lose_patience()
             for descriptor, _ in ready:
                 if descriptor == self.connection.fileno():
-                    answer = self.connection.recv(_ANSWER.size)
+                    answer = self._hear()
+                    if answer == _TAKEN:
+                        self.taken = True
+                        continue
                     self.deadline = None
                 elif self._read(descriptor):
                     continue
                 poll.unregister(descriptor)
                 waiting -= 1
         if len(answer) != _ANSWER.size:
-            raise SandboxUnavailable("the box ended while the command ran", hint="start it again")
+            raise SandboxUnavailable(
+                "the box ended while the command ran", hint="start it again", details={"started": self.taken}
+            )
         return self._judge(*_ANSWER.unpack(answer))
+
+    def _hear(self) -> bytes:
+        try:
+            return self.connection.recv(_ANSWER.size)
+        except ConnectionError:  # it went without having taken the request
+            return b""
 
     def _lose_patience(self) -> None:
         """First SIGTERM to all, after the grace period SIGKILL."""
@@ -274,10 +305,15 @@ class _Talk:
             data = os.read(descriptor, _CHUNK)
         except BlockingIOError:
             return True
-        taken = data[: self.room]
-        self.room -= len(taken)
+        taken = data if self.room is None else data[: self.room]
+        if self.room is not None:
+            self.room -= len(taken)
+        self.kept += len(taken)
         self.dropped += len(data) - len(taken)
-        self.parts[descriptor].append(taken)
+        if self.write is None:
+            self.parts[descriptor].append(taken)
+        elif taken:
+            self.write(self.streams.index(descriptor) + 1, taken)
         return bool(data)
 
     def _judge(self, error: int, status: int) -> Answer:
@@ -291,5 +327,6 @@ class _Talk:
             timed_out=self.timed_out,
             stdout=stdout,
             stderr=stderr,
+            output_bytes=self.kept,
             dropped_bytes=self.dropped,
         )

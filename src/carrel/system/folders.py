@@ -31,6 +31,7 @@ def make_missing(root: Root, raw: bytes) -> list[bytes]:
     here, present = _open_longest(root, steps)
     made: list[bytes] = []
     try:
+        root.refuse_kept_out(here)
         for count in range(present + 1, len(steps) + 1):
             name = steps[count - 1]
             try:

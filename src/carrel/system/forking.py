@@ -54,6 +54,7 @@ def fork(
     `notes` says. Raises what `share` raises; the parent stays usable.
     """
     notes: list[str] = []
+    parent = layers.settled(parent, parent_place)
     if parent.mechanism in layers.MOUNTED and choice in (None, parent.mechanism):
         with Hold(parent_place.layers):
             lowers, stack = _fork_mounted(parent, parent_place, place, notes, progress)

@@ -67,7 +67,8 @@ class Output:
     """The writing end: appends frames until the cap, then one mark, then only counts."""
 
     def __init__(self, path: str, cap: int | None) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._size = os.fstat(self._file).st_size  # we are the only writer
         self._room = cap
         self.kept = 0
         self.dropped = 0
@@ -87,17 +88,18 @@ class Output:
             self._room -= room
 
     def _write(self, stream: int, data: memoryview) -> bool:
-        start = os.fstat(self._file).st_size
         head = header(stream, len(data))
+        size = len(head) + len(data)
         try:
-            done = os.writev(self._file, [head, data])
-            while done < len(head) + len(data):
-                rest = done - len(head)
-                done += os.write(self._file, data[rest:] if rest >= 0 else head[done:] + data.tobytes())
+            done = os.pwritev(self._file, [head, data], self._size)
+            while done < size:  # a full disk, most likely
+                left = (head + data.tobytes())[done:]
+                done += os.pwrite(self._file, left, self._size + done)
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._file, start)  # no half frames
+                os.ftruncate(self._file, self._size)  # no half frames
             return False
+        self._size += size
         return True
 
     def end(self, result: bytes) -> None:

@@ -28,6 +28,7 @@ from carrel.system.stack import work_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from carrel.model.source import Place
+    from carrel.system.stack import Stack
 
 _IDLE_SECONDS = 60.0
 _ANSWER_SECONDS = 60.0
@@ -41,12 +42,16 @@ class Holder(Mounter):
     def __init__(self, carrel: str) -> None:
         self.carrel = carrel
 
-    def prepare(self, place: Place) -> None:
+    def prepare(self, place: Place, stack: Stack | None = None) -> None:
+        del stack  # it reads it itself
         self._ask("prepare", place.layers)
 
     def discard(self, place: Place) -> None:
         if self.find_process() is not None:
             self._ask("discard", place.layers)
+
+    def is_prepared(self, place: Place) -> bool:
+        return False  # it may have ended since; looking again costs little beside asking it
 
     def is_mounted(self, place: Place) -> bool:
         process = self.find_process()

@@ -19,7 +19,7 @@ import errno
 import os
 
 from carrel.errors import FilesystemError, FolderNotFound, Unavailable, WorkspaceBusy, from_os
-from carrel.system.stack import Hold, Stack, carrel_of, read_stack, stack_of, work_of, write_stack
+from carrel.system.stack import Hold, Stack, carrel_of, forget_stack, read_stack, stack_of, work_of, write_stack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ class Laying:
                 raise Unavailable(f"no mechanism is called {mechanism}", hint=f"one of {', '.join(MECHANISMS)}")
             try:
                 _LAY[mechanism](self)
+                if mechanism not in MOUNTED:
+                    forget_stack(self.place.layers)  # reserved for layers that were not needed
                 return mechanism
             except UnfitError as error:
                 self.refused.append(f"{mechanism}: {error}")
@@ -128,7 +130,7 @@ def _lay_mounted(laying: Laying, kind: str) -> None:
     write_stack(place.layers, stack)
     make_upper(stack, place, like=laying.lowers[-1])
     try:
-        mounter(kind, place).prepare(place)
+        mounter(kind, place).prepare(place, stack)
     except OSError as error:
         drop_upper(stack, place)
         raise UnfitError(_reason(error)) from None
@@ -221,20 +223,26 @@ def make_upper(stack: Stack, place: Place, *, like: str) -> None:
     """An empty upper layer; the root of the mount shows its mode, times and owner, so they are those of `like`."""
     status = os.stat(like)
     upper = stack.upper(place.layers)
-    _remove_empty(upper)  # made by somebody who was killed before its stack was written
-    os.makedirs(stack.work(place.layers), 0o700, exist_ok=True)
-    os.mkdir(upper, 0o700)
+    _make_directory(stack.work(place.layers))
+    _make_directory(upper)  # there already if somebody was killed before its stack was written, and then empty
     if place.owner:
         os.chown(upper, *place.owner)
     os.chmod(upper, status.st_mode & 0o7777)
     os.utime(upper, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
+def _make_directory(path: str) -> None:
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return
+
+
 def drop_upper(stack: Stack, place: Place) -> None:
     """Take back a stack whose upper layer was never mounted."""
     os.rmdir(stack.upper(place.layers))
     drop_work(stack.work(place.layers))
-    os.unlink(f"{place.layers}/stack")
+    forget_stack(place.layers)
 
 
 def drop_work(path: str) -> None:
@@ -258,14 +266,15 @@ def _reason(error: OSError) -> str:
 # -- mounting ----------------------------------------------------------------------------------------------------------
 
 _made: dict[str, int] = {}  # layers -> a mount that nobody sees yet; dies with this process
+_boots: list[str] = []  # the id of this boot, once it was read
 _namespaces: dict[tuple[int, int, int, int], int] = {}  # who is shown as whom -> a user namespace that says so
 
 
-def make_mount(kind: str, layers: str, owner: tuple[int, int] | None) -> int:
+def make_mount(kind: str, layers: str, owner: tuple[int, int] | None, stack: Stack | None = None) -> int:
     """The overlay of this workspace's stack, as a detached mount."""
     from carrel.system import mounts
 
-    stack = read_stack(layers)
+    stack = stack or read_stack(layers)
     if stack is None:
         raise FilesystemError(f"{layers} has no stack", hint="aw repair")
     lowers = [mounts.Lower(path, _namespace_for(path, owner)) for path in stack.lowers]
@@ -295,8 +304,8 @@ def _namespace_for(path: str, owner: tuple[int, int] | None) -> int | None:
 class Mounter:
     """Mounts in the namespace of this process; `Holder` does the same in one that it keeps."""
 
-    def prepare(self, place: Place) -> None:
-        mount = make_mount(OVERLAY, place.layers, place.owner)
+    def prepare(self, place: Place, stack: Stack | None = None) -> None:
+        mount = make_mount(OVERLAY, place.layers, place.owner, stack)
         self.discard(place)
         _made[place.layers] = mount
 
@@ -304,6 +313,9 @@ class Mounter:
         mount = _made.pop(place.layers, None)
         if mount is not None:
             os.close(mount)
+
+    def is_prepared(self, place: Place) -> bool:
+        return place.layers in _made
 
     def is_mounted(self, place: Place) -> bool:
         return has_mount(place.root, work_of(place))
@@ -381,8 +393,19 @@ def mounter(kind: str, place: Place) -> Mounter:
 # -- attaching ---------------------------------------------------------------------------------------------------------
 
 
+def settled(filled: Filled, place: Place) -> Filled:
+    """What a workspace is really made of: its first fork turns plain files into layers before any record says so."""
+    if filled.mechanism in MOUNTED or filled.mechanism == NONE:
+        return filled
+    stack = read_stack(place.layers)
+    if stack is None or not stack.lowers[-1].startswith(f"{carrel_of(place)}/frozen/"):
+        return filled
+    return filled.replace(mechanism=candidates()[0], layers=stack.lowers)
+
+
 def attach(filled: Filled, place: Place) -> None:
     """See to it that `work/` shows the workspace's files: mount if nothing is mounted there, else do nothing."""
+    filled = settled(filled, place)
     if filled.mechanism not in MOUNTED:
         return
     by = mounter(filled.mechanism, place)
@@ -391,12 +414,12 @@ def attach(filled: Filled, place: Place) -> None:
     with Hold(place.layers):
         if by.is_mounted(place):
             return
-        stack = stack_of(filled, place)
-        if read_stack(place.layers) is None:
-            write_stack(place.layers, stack)
-        _check_lowers(stack)
-        _check_at_rest(by, place, stack)
-        make_work(place)
+        if not by.is_prepared(place):  # by `fill`, a moment ago in this process
+            stack = stack_of(filled, place)
+            write_stack(place.layers, stack)  # in case it was lost
+            _check_lowers(stack)
+            _check_at_rest(by, place, stack)
+            make_work(place)
         remount(by, place)
 
 
@@ -413,8 +436,10 @@ def remount(by: Mounter, place: Place) -> None:
 
 
 def _boot() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
+    if not _boots:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            _boots.append(file.read().strip().decode())
+    return _boots[0]
 
 
 def _check_at_rest(by: Mounter, place: Place, stack: Stack) -> None:
@@ -455,6 +480,7 @@ def detach(filled: Filled, place: Place) -> bool:
 
     What is then written goes into the same upper layer, so it must not be mounted again before they are gone.
     """
+    filled = settled(filled, place)
     if filled.mechanism not in MOUNTED:
         return True
     by = mounter(filled.mechanism, place)
@@ -485,6 +511,7 @@ def _unmount(by: Mounter, place: Place) -> bool:
 
 def upper_of(filled: Filled, place: Place) -> str | None:
     """The directory that holds exactly what this workspace changed, or None where there is no such thing."""
+    filled = settled(filled, place)
     return stack_of(filled, place).upper(place.layers) if filled.mechanism in MOUNTED else None
 
 
@@ -492,12 +519,12 @@ def path_of(filled: Filled, place: Place) -> str:
     """The path by which this process, or any other of the same user, reaches the files of an attached workspace."""
     if filled.mechanism == NONE:
         return str(filled.origin["path"])
-    return mounter(filled.mechanism, place).path(place)
+    return mounter(settled(filled, place).mechanism, place).path(place)
 
 
 def namespaces_of(filled: Filled, place: Place) -> tuple[str, str] | None:
     """The user and mount namespace that a process must enter to see `work/` in its place; None if it is seen anyway."""
-    if filled.mechanism != ROOTLESS:
+    if settled(filled, place).mechanism != ROOTLESS:
         return None
     from carrel.system.holder import Holder
 

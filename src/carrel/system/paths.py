@@ -20,7 +20,20 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from errno import EAGAIN, EEXIST, EINVAL, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, ENOTEMPTY, ENXIO, ESPIPE, EXDEV
+from errno import (
+    EAGAIN,
+    EEXIST,
+    EINVAL,
+    EISDIR,
+    ELOOP,
+    ENAMETOOLONG,
+    ENOENT,
+    ENOTDIR,
+    ENOTEMPTY,
+    ENXIO,
+    ESPIPE,
+    EXDEV,
+)
 from stat import S_ISREG
 
 from carrel.errors import (
@@ -36,6 +49,7 @@ from carrel.errors import (
     PathOutsideWorkspace,
     PathTooLong,
     PathTraversal,
+    PermissionDenied,
     QuotaExceeded,
     SymlinkOutsideWorkspace,
     from_os,
@@ -69,11 +83,12 @@ _ENCODING = sys.getfilesystemencoding()
 class Root:
     """An open directory one cannot leave; closed by `with`, or by `close`."""
 
-    __slots__ = ("_direct", "_open", "fd", "fills_reads", "public_mount", "resolver")
+    __slots__ = ("_direct", "_kept_out", "_open", "fd", "fills_reads", "public_mount", "resolver")
 
-    def __init__(self, fd: int, *, public: str = PUBLIC_MOUNT, resolver: str | None = None) -> None:
+    def __init__(self, fd: int, *, public: str = PUBLIC_MOUNT, resolver: str | None = None, keep_out: str = "") -> None:
         """Take over an O_PATH descriptor of a directory; `Root.open` is the usual way."""
         self.fd = fd
+        self._kept_out = _identity(keep_out, fd) if keep_out else None
         self.public_mount = public.rstrip("/") or "/"
         self.resolver = resolver or probe(fd)
         self._open = RESOLVERS[self.resolver]
@@ -85,15 +100,24 @@ class Root:
 
     @classmethod
     def open(
-        cls, path: str | bytes, *, public: str = PUBLIC_MOUNT, resolver: str | None = None, dir_fd: int | None = None
+        cls,
+        path: str | bytes,
+        *,
+        public: str = PUBLIC_MOUNT,
+        resolver: str | None = None,
+        dir_fd: int | None = None,
+        keep_out: str = "",
     ) -> Root:
-        """Open the directory at `path` of the host (beneath `dir_fd` if given); it may not be a link itself."""
+        """Open the directory at `path` of the host (beneath `dir_fd` if given); it may not be a link itself.
+
+        `keep_out` names a directory in it that nothing may be changed in, by whatever way a path gets there.
+        """
         try:
             fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
         except OSError as error:
             raise failure(error, printable(public)) from None
         try:
-            return cls(fd, public=public, resolver=resolver)
+            return cls(fd, public=public, resolver=resolver, keep_out=keep_out)
         except BaseException:
             os.close(fd)
             raise
@@ -208,7 +232,24 @@ class Root:
         head, _, name = raw.rpartition(b"/")
         if name in (b"", b".", b".."):
             raise OSError(EINVAL, "names no entry of a directory")
-        return self.open_path(head or b".", os.O_DIRECTORY), name
+        folder = self.open_path(head or b".", os.O_DIRECTORY)
+        try:
+            self.refuse_kept_out(folder, name)
+        except BaseException:
+            os.close(folder)
+            raise
+        return folder, name
+
+    def refuse_kept_out(self, folder: int, name: bytes = b"") -> None:
+        """PermissionDenied if this is the directory that nothing may be changed in, or the name of it."""
+        if self._kept_out is None:
+            return
+        found = os.fstat(folder)
+        if (found.st_dev, found.st_ino) == self._kept_out or (name and _identity(name, folder) == self._kept_out):
+            raise PermissionDenied(
+                f"the metadata in {printable(self.public_mount)} is only for reading",
+                hint="files of the agent are in work/ and output/",
+            )
 
     def open_file(self, raw: bytes) -> tuple[int, os.stat_result]:
         """A readable descriptor of a regular file, and its stat; OSError ENXIO for any other kind."""
@@ -244,6 +285,15 @@ class Root:
 
 # File systems that read through the page cache: they give all that was asked for, or all there is.
 _PAGE_CACHED = {0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x794C7630}  # ext4 xfs btrfs tmpfs overlay
+
+
+def _identity(name: str | bytes, folder: int) -> tuple[int, int] | None:
+    """Device and inode of what has this name, a link as itself; None if nothing has it."""
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _file_system(fd: int) -> int:

@@ -203,7 +203,7 @@ def _guard() -> int:
     """For an ordinary user: a user namespace to be allowed the process namespace, and a parent outside that waits.
 
     Gives the lifeline to that parent. Where unknown programs may not do this, as on Ubuntu, the launcher stays as it
-    is: what a kill in the wrong moment leaves is then found by the next `forget`."""
+    is, and a kill of everything in the wrong millisecond may leave a process that waits and does nothing."""
     uid, gid = os.geteuid(), os.getegid()
     if _is_restricted() or libc.unshare(_CLONE_NEWUSER | _CLONE_NEWPID) != 0:
         return REPORT_FD

@@ -73,6 +73,14 @@ def write_stack(layers: str, stack: Stack, *, sync: bool = False) -> None:
     os.rename(temporary, f"{layers}/stack")
 
 
+def forget_stack(layers: str) -> None:
+    """Take a stack back that nothing was made of."""
+    try:
+        os.unlink(f"{layers}/stack")
+    except FileNotFoundError:
+        return
+
+
 def finish_freezing(stack: Stack) -> None:
     """Move the layer that is being frozen to its place, if it is not there yet."""
     if stack.freezing and not os.path.lexists(stack.lowers[0]):
@@ -122,8 +130,12 @@ class Hold:
     def __enter__(self) -> None:
         import fcntl
 
-        os.makedirs(self.layers, 0o700, exist_ok=True)
-        self.descriptor = os.open(f"{self.layers}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            self.descriptor = os.open(f"{self.layers}/lock", flags, 0o600)
+        except FileNotFoundError:
+            os.makedirs(self.layers, 0o700, exist_ok=True)
+            self.descriptor = os.open(f"{self.layers}/lock", flags, 0o600)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:

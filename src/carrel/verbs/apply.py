@@ -267,8 +267,14 @@ def _carry_out(
 ) -> Applied:
     operation_id = home.new_id()
     _write_plan(home, operation_id, plan)
-    names = {"workspace_id": workspace.id, "agent_id": workspace.agent_id, "uid": workspace.uid}
-    step = {"target": target, "operation_id": operation_id, "paths": paths, "before": before.id, "undoes": undoes}
+    names = workspace.names()
+    step: dict[str, Any] = {
+        "target": target,
+        "operation_id": operation_id,
+        "paths": paths,
+        "before": before.id,
+        "undoes": undoes,
+    }
     home.record(workspace.task_id, ChangesApplying(**names, **step))
     try:
         commit = do()
@@ -375,7 +381,7 @@ def settle(home: Home, workspace: Workspace) -> str:
     from carrel.snapshots.merge import Folder, fingerprint
 
     step: dict[str, Any] = dict(workspace.step)
-    names = {"workspace_id": workspace.id, "agent_id": workspace.agent_id, "uid": workspace.uid}
+    names = workspace.names()
     kind, _, where = str(step["target"]).partition(":")
     plan = read_plan(home, str(step["operation_id"]))
     done = False

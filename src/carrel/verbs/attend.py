@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
+    from typing import Any
 
     from carrel.home import Home
 
@@ -81,7 +82,7 @@ def _talk(connection: socket.socket, terminal: int, out: int) -> bool:
     _send_size(connection, terminal)
     previous = signal.signal(signal.SIGWINCH, lambda *_: _send_size(connection, terminal))
     buffer = bytearray()
-    inputs = [connection, terminal]
+    inputs: list[Any] = [connection, terminal]
     try:
         while True:
             for ready in select.select(inputs, [], [])[0]:

@@ -73,6 +73,7 @@ def create(
 
 def materialise(home: Home, workspace: Workspace, progress: Callable[[str], None] = lambda _: None) -> Workspace:
     """Make the files of a workspace that was only planned; any other is given back as it is."""
+    show.check_here(home, workspace)
     if workspace.state != "planned":
         return workspace
     with home.hold(workspace.id):

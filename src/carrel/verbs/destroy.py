@@ -59,6 +59,7 @@ def destroy_task(home: Home, task: str, *, force: bool = False, reason: str = "r
 
 
 def _destroy(home: Home, workspace: Workspace, operation_id: str, force: bool, reason: str, undoes: str) -> Workspace:
+    show.check_here(home, workspace)
     _end_runs(home, workspace, force=force)
     with home.hold(workspace.id):
         current = show.find(home, workspace.id)
@@ -66,7 +67,7 @@ def _destroy(home: Home, workspace: Workspace, operation_id: str, force: bool, r
             return show.find_last(home, workspace.id) or workspace
         _refuse_losses(home, current, force=force)
         trash_path = f"{home.private}/trash/{current.uid}"
-        names = {"workspace_id": current.id, "agent_id": current.agent_id, "uid": current.uid}
+        names = current.names()
         step = {
             "workspace_path": current.path,
             "trash_path": trash_path,
@@ -114,13 +115,14 @@ def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
 
 def _end_runs(home: Home, workspace: Workspace, *, force: bool) -> None:
     """Refuse while something runs in the workspace, or stop it if that is what was asked for."""
-    active = [
-        record
-        for record in home.log.find_all("run", task=workspace.task_id, live_only=True)
-        if record["uid"] == workspace.uid
-    ]
+    active = _active(home, workspace)
     if not active:
         return
+    if any(record.get("box") for record in active):
+        from carrel.verbs.keep import make_way
+
+        make_way(home, workspace)
+        active = _active(home, workspace)
     from carrel.verbs.run import settle, stop
 
     for record in active:
@@ -132,6 +134,11 @@ def _end_runs(home: Home, workspace: Workspace, *, force: bool) -> None:
                 hint=f"aw stop {record['run_id']}, or --force",
             )
         stop(home, record["run_id"])
+
+
+def _active(home: Home, workspace: Workspace) -> list[dict[str, Any]]:
+    found = home.log.find_all("run", task=workspace.task_id, live_only=True)
+    return [record for record in found if record["uid"] == workspace.uid]
 
 
 def detach(home: Home, workspace: Workspace) -> None:

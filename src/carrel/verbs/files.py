@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from carrel.errors import CarrelError, InvalidPath, PermissionDenied
+from carrel.errors import CarrelError, FilesystemError, InvalidPath
 from carrel.model.digest import sha256
 from carrel.model.event import DirectoryMade, FileChangeFailed, FileDeleted, FileMoved, FileRead, FileWritten
 from carrel.system import files, search, walk
 from carrel.system.paths import Root
 from carrel.verbs import show
 from carrel.verbs.create import materialise
-from carrel.verbs.destroy import attach
+from carrel.verbs.destroy import attach, filled_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,23 +30,54 @@ if TYPE_CHECKING:
     from carrel.system.walk import Limits, Tree
 
 MIB = 1 << 20
+METADATA = ".aw"  # ours to write
+
+
+class Spot:
+    """A path of a caller, located: the workspace, the open directory to go on from, and the path from there."""
+
+    def __init__(self, workspace: Workspace, root: Root, path: str) -> None:
+        self.workspace = workspace
+        self.root = root
+        self.path = path
+
+    def names(self) -> dict[str, Any]:
+        """What every fact about a file begins with."""
+        return {**self.workspace.names(), "path": self.root.public(self.path)}
 
 
 @contextmanager
-def open_root(home: Home, workspace_id: str) -> Iterator[tuple[Workspace, Root]]:
-    """The workspace and its open directory, with its view mounted."""
+def locate(home: Home, workspace_id: str, path: str = ".") -> Iterator[Spot]:
+    """Open what a path is relative to, with the workspace's view mounted."""
     workspace = materialise(home, show.get(home, workspace_id))
     attach(home, workspace)
-    with Root.open(workspace.path, public=home.settings.sandbox.public_mount) as root:
-        yield workspace, root
+    public = home.settings.sandbox.public_mount
+    elsewhere = _work_elsewhere(home, workspace, path)
+    if elsewhere is None:
+        with Root.open(workspace.path, public=public, keep_out=METADATA) as root:
+            yield Spot(workspace, root, path)
+    else:
+        rest = path[len("work") :].lstrip("/") if isinstance(path, str) else path
+        with Root.open(elsewhere, public=f"{public}/work") as root:
+            yield Spot(workspace, root, rest or ".")
+
+
+def _work_elsewhere(home: Home, workspace: Workspace, path: str) -> str | None:
+    """Where `work/` is when it is not a directory of the workspace: a folder used in place, or another namespace."""
+    if workspace.filled.get("mechanism") not in ("none", "rootless-overlay") or path.split("/")[0] != "work":
+        return None
+    from carrel.system import layers
+
+    return layers.path_of(*filled_in(home, workspace))
 
 
 def read_file(home: Home, workspace_id: str, path: str, *, start: int = 0, length: int | None = None) -> bytes:
     """The bytes of a file, or a range of them; not more than `files.max_read_mb`."""
-    with open_root(home, workspace_id) as (workspace, root):
-        data = files.read(root, path, start=start, length=length, max_bytes=home.settings.files.max_read_mb * MIB)
-        fact = FileRead(**_names(workspace, root, path), size=len(data), digest=_digest(data), start=start)
-        home.record(workspace.task_id, fact, durable=False)
+    with locate(home, workspace_id, path) as spot:
+        limit = home.settings.files.max_read_mb * MIB
+        data = files.read(spot.root, spot.path, start=start, length=length, max_bytes=limit)
+        fact = FileRead(**spot.names(), size=len(data), digest=_digest(data), start=start)
+        home.record(spot.workspace.task_id, fact, durable=False)
         return data
 
 
@@ -65,98 +96,104 @@ def write_file(
         raise InvalidPath("a file that must be new has no end to append to", hint="choose one of the two")
     data = content.encode() if isinstance(content, str) else content
     limit = home.settings.files.max_write_mb * MIB
-    with open_root(home, workspace_id) as (workspace, root), _recorded(home, workspace, root, path) as record:
+    with locate(home, workspace_id, path) as spot, _recorded(home, spot) as record:
 
         def ready(written: Written) -> None:
             record(FileWritten, size=written.size, digest=written.digest, digest_before=written.digest_before)
 
         if append:
-            return files.append(root, path, data, parents=parents, max_bytes=limit, ready=ready)
-        return files.write(root, path, data, parents=parents, create_only=create_only, max_bytes=limit, ready=ready)
+            return files.append(spot.root, spot.path, data, parents=parents, max_bytes=limit, ready=ready)
+        return files.write(
+            spot.root, spot.path, data, parents=parents, create_only=create_only, max_bytes=limit, ready=ready
+        )
 
 
 def delete_file(home: Home, workspace_id: str, path: str, *, recursive: bool = False) -> Gone:
     """Remove a file, a link, an empty directory, or with `recursive` a directory with all that is in it."""
-    with open_root(home, workspace_id) as (workspace, root), _recorded(home, workspace, root, path) as record:
+    with locate(home, workspace_id, path) as spot, _recorded(home, spot) as record:
 
         def ready(gone: Gone) -> None:
             record(FileDeleted, kind=gone.kind, size=gone.size, digest_before=gone.digest)
 
-        return files.delete(root, path, recursive=recursive, limits=_limits(home), ready=ready)
+        return files.delete(spot.root, spot.path, recursive=recursive, limits=_limits(home), ready=ready)
 
 
 def move_file(home: Home, workspace_id: str, path: str, to: str, *, replace: bool = False) -> Gone:
     """Give a file or directory another name in the workspace; what is there is kept unless `replace`."""
-    with open_root(home, workspace_id) as (workspace, root), _recorded(home, workspace, root, path) as record:
+    with locate(home, workspace_id, path) as spot, _recorded(home, spot) as record:
+        there = _from_the_same(spot, path, to)
 
         def ready(gone: Gone) -> None:
-            record(FileMoved, to=root.public(to), kind=gone.kind, size=gone.size, digest=gone.digest)
+            record(FileMoved, to=spot.root.public(there), kind=gone.kind, size=gone.size, digest=gone.digest)
 
-        return files.move(root, path, to, replace=replace, ready=ready)
+        return files.move(spot.root, spot.path, there, replace=replace, ready=ready)
 
 
 def make_directory(home: Home, workspace_id: str, path: str, *, parents: bool = False) -> None:
     """Make a directory, and those above it if asked to."""
-    with open_root(home, workspace_id) as (workspace, root):
-        files.make_directory(root, path, parents=parents)
-        home.record(workspace.task_id, DirectoryMade(**_names(workspace, root, path)))
+    with locate(home, workspace_id, path) as spot:
+        files.make_directory(spot.root, spot.path, parents=parents)
+        home.record(spot.workspace.task_id, DirectoryMade(**spot.names()))
 
 
 def list_directory(home: Home, workspace_id: str, path: str = ".") -> tuple[Entry, ...]:
     """The entries of a directory, by name; links as links."""
-    with open_root(home, workspace_id) as (_, root):
-        return files.list_directory(root, path, max_entries=home.settings.files.max_entries)
+    with locate(home, workspace_id, path) as spot:
+        return files.list_directory(spot.root, spot.path, max_entries=home.settings.files.max_entries)
 
 
 def stat_file(home: Home, workspace_id: str, path: str) -> Stat:
     """What is at a path; a link is itself."""
-    with open_root(home, workspace_id) as (_, root):
-        return files.stat(root, path)
+    with locate(home, workspace_id, path) as spot:
+        return files.stat(spot.root, spot.path)
 
 
 def list_tree(home: Home, workspace_id: str, path: str = ".") -> Tree:
     """The nested tree below a directory: a directory is an object, a file is "file"; the rest is counted."""
-    with open_root(home, workspace_id) as (_, root):
-        return walk.tree(root, path, limits=_limits(home))
+    with locate(home, workspace_id, path) as spot:
+        return walk.tree(spot.root, spot.path, limits=_limits(home))
 
 
 def tree_json(home: Home, workspace_id: str, path: str = ".") -> Iterator[bytes]:
     """The same tree as JSON in pieces, for trees deeper and larger than fit elsewhere."""
-    with open_root(home, workspace_id) as (_, root):
-        yield from walk.tree_json(root, path, limits=_limits(home))
+    with locate(home, workspace_id, path) as spot:
+        yield from walk.tree_json(spot.root, spot.path, limits=_limits(home))
 
 
 def search_names(home: Home, workspace_id: str, pattern: str, path: str = ".") -> Found:
     """The paths whose name matches a glob."""
-    with open_root(home, workspace_id) as (_, root):
-        return search.find_names(root, pattern, path, limits=_limits(home))
+    with locate(home, workspace_id, path) as spot:
+        return search.find_names(spot.root, pattern, spot.path, limits=_limits(home))
 
 
 def search_text(
     home: Home, workspace_id: str, needle: str, path: str = ".", *, regex: bool = False, names: str = "*"
 ) -> Matches:
     """The lines that hold a text or match a regular expression."""
-    with open_root(home, workspace_id) as (_, root):
-        return search.find_text(root, needle, path, regex=regex, names=names, limits=_limits(home))
+    with locate(home, workspace_id, path) as spot:
+        return search.find_text(spot.root, needle, spot.path, regex=regex, names=names, limits=_limits(home))
 
 
 def resolve(home: Home, workspace_id: str, path: str) -> str:
     """What a person or agent may have meant by a path, as a strict one; an escape is refused."""
-    with open_root(home, workspace_id) as (_, root):
-        return root.resolve(path)
+    with locate(home, workspace_id) as spot:
+        return spot.root.resolve(path)
 
 
 def _limits(home: Home) -> Limits:
     return walk.Limits(max_entries=home.settings.files.max_entries)
 
 
-def _names(workspace: Workspace, root: Root, path: str) -> dict[str, Any]:
-    return {
-        "workspace_id": workspace.id,
-        "agent_id": workspace.agent_id,
-        "uid": workspace.uid,
-        "path": root.public(path),
-    }
+def _from_the_same(spot: Spot, path: str, to: str) -> str:
+    """The target of a move, from where its source is counted."""
+    if spot.path == path:
+        return to
+    if to.split("/")[0] != "work":
+        raise FilesystemError(
+            f"{spot.root.public(spot.path)} and {to} are on different file systems",
+            hint="write it there, then delete it here",
+        )
+    return to[len("work") :].lstrip("/")
 
 
 def _digest(data: bytes) -> str:
@@ -168,24 +205,19 @@ def _digest(data: bytes) -> str:
 
 
 @contextmanager
-def _recorded(home: Home, workspace: Workspace, root: Root, path: str) -> Iterator[Any]:
+def _recorded(home: Home, spot: Spot) -> Iterator[Any]:
     """Gives a function that writes a fact down; a failure after that is written down too."""
     announced = False
-    names = _names(workspace, root, path)
+    names, task = spot.names(), spot.workspace.task_id
 
     def record(fact: Any, /, **fields: Any) -> None:
         nonlocal announced
-        home.record(workspace.task_id, fact(**names, **fields))
+        home.record(task, fact(**names, **fields))
         announced = True
 
     try:
         yield record
     except (CarrelError, OSError) as error:
         if announced:
-            home.record(workspace.task_id, FileChangeFailed(**names, reason=str(error)))
+            home.record(task, FileChangeFailed(**names, reason=str(error)))
         raise
-
-
-def refuse_metadata(path: str) -> PermissionDenied:
-    """What we keep beside the agent's files is ours to write."""
-    return PermissionDenied(f"{path} belongs to Carrel", hint="files of the agent are in work/ and output/")

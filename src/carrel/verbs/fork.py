@@ -14,6 +14,7 @@ from carrel.verbs import show
 from carrel.verbs.create import fail, materialise, place_of, rename_into_place, write_metadata
 from carrel.verbs.destroy import attach as attach_workspace
 from carrel.verbs.destroy import filled_in
+from carrel.verbs.keep import make_way
 from carrel.verbs.state import base_of
 
 TYPE_CHECKING = False
@@ -58,6 +59,7 @@ def fork(
         "config": checked.stated(),
         "home": home.id,
     }
+    make_way(home, parent)
     with home.hold(workspace_id), home.hold(parent.id):
         home.record(task, WorkspaceCreating(**stated), durable=False)
         place = place_of(home, stated["uid"], home.staging_path(stated["uid"]))

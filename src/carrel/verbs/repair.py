@@ -70,7 +70,7 @@ def _undo_creating(home: Home, workspace: Workspace) -> str:
     # Nobody was told of it, so nobody can miss it.
     clear_away(home, workspace.uid, home.staging_path(workspace.uid), workspace.path)
     fact = WorkspaceCreateFailed(
-        **_names(workspace), workspace_path=workspace.path, code="interrupted", reason="the process that made it died"
+        **workspace.names(), workspace_path=workspace.path, code="interrupted", reason="the process that made it died"
     )
     home.record(workspace.task_id, fact)
     return "what had been built was cleared away"
@@ -78,11 +78,11 @@ def _undo_creating(home: Home, workspace: Workspace) -> str:
 
 def _settle_destroying(home: Home, workspace: Workspace) -> str:
     if os.path.lexists(workspace.path) and not os.path.lexists(workspace.trash_path):
-        home.record(workspace.task_id, WorkspaceDestroyFailed(**_names(workspace), reason="interrupted"))
+        home.record(workspace.task_id, WorkspaceDestroyFailed(**workspace.names(), reason="interrupted"))
         _attach(home, workspace)
         return "it is as it was"
     fact = WorkspaceCleanup(
-        **_names(workspace),
+        **workspace.names(),
         workspace_path=workspace.path,
         trash_path=workspace.trash_path,
         cleanup_reason=workspace.reason,
@@ -95,11 +95,11 @@ def _settle_destroying(home: Home, workspace: Workspace) -> str:
 
 def _settle_restoring(home: Home, workspace: Workspace) -> str:
     if os.path.lexists(workspace.trash_path):
-        home.record(workspace.task_id, WorkspaceRestoreFailed(**_names(workspace), reason="interrupted"))
+        home.record(workspace.task_id, WorkspaceRestoreFailed(**workspace.names(), reason="interrupted"))
         return "it is still in the trash"
     _attach(home, workspace)
     fact = WorkspaceRestored(
-        **_names(workspace),
+        **workspace.names(),
         workspace_path=workspace.path,
         operation_id=workspace.operation_id,
         undoes=workspace.undoes,
@@ -128,10 +128,6 @@ _SETTLERS: dict[str, Callable[[Home, Workspace], str]] = {
     "reverting": _finish_reverting,
     "applying": _settle_applying,
 }
-
-
-def _names(workspace: Workspace) -> dict[str, Any]:
-    return {"workspace_id": workspace.id, "agent_id": workspace.agent_id, "uid": workspace.uid}
 
 
 def _attach(home: Home, workspace: Workspace) -> None:

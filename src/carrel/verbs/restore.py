@@ -12,6 +12,7 @@ from carrel.errors import WorkspaceBusy
 from carrel.model.event import SnapshotRestored, SnapshotRestoring
 from carrel.verbs import show
 from carrel.verbs.create import materialise
+from carrel.verbs.keep import make_way
 from carrel.verbs.snapshot import find_root, is_live, keep
 from carrel.verbs.state import cache_path, open_store, place_of_state, stack_finder
 
@@ -35,6 +36,7 @@ def restore(
     """
     workspace = materialise(home, show.get(home, workspace_id))
     root = find_root(home, workspace, snapshot)
+    make_way(home, workspace)
     with home.hold(workspace.id):
         if is_live(home, workspace):
             raise WorkspaceBusy(f"a run is active in {workspace.id}", hint=f"aw runs {workspace.id}, then aw stop RUN")

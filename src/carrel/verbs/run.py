@@ -42,7 +42,7 @@ from carrel.verbs.destroy import attach, filled_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from carrel.home import Home
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 START_SECONDS = 20.0
+NOT_STARTED_CODE = 125
+MAX_WORD = 120_000  # Linux takes 131,072 bytes
 
 
 class RunSpec(Value):
@@ -59,7 +61,7 @@ class RunSpec(Value):
 
     command: list[str]
     sandbox: str = "auto"
-    network: str = "none"  # none | host | names of hosts, separated by commas
+    network: str | None = None  # as the settings say; none | host | names of hosts, separated by commas
     environment: dict[str, str] = {}
     timeout_seconds: float | None = None
     memory_mb: int | None = None
@@ -76,6 +78,8 @@ class RunSpec(Value):
     stdin: bool = False
     concurrent: bool = False
     prompt: str | None = None
+    agent: str | None = None  # one of the settings' agents, or a command with `{prompt}` in it
+    box: str = ""  # not a command but a box for many, see `keep.py`
 
 
 def run(home: Home, workspace_id: str, spec: RunSpec, *, fork: bool = False) -> Run:
@@ -84,8 +88,24 @@ def run(home: Home, workspace_id: str, spec: RunSpec, *, fork: bool = False) -> 
     Raises WorkspaceBusy if another run is active there and this one may not share. `fork` is for a small caller
     without threads, such as the command line: it saves starting an interpreter.
     """
-    spec = _checked(home, spec)
-    workspace = materialise(home, show.get(home, workspace_id))
+    workspace = show.get(home, workspace_id)
+    spec = checked(home, _with_agent(home, spec, workspace))
+    workspace = materialise(home, workspace)
+    if not spec.concurrent:
+        _make_way(home, workspace)
+    return start(home, workspace, spec, fork=fork)
+
+
+def _make_way(home: Home, workspace: Workspace) -> None:
+    record = home.log.find_live("run", workspace.uid)
+    if record is not None and record.get("box"):
+        from carrel.verbs.keep import make_way
+
+        make_way(home, workspace)
+
+
+def start(home: Home, workspace: Workspace, spec: RunSpec, *, fork: bool) -> Run:
+    """Start what was checked already."""
     run_id = f"run-{home.new_id()}"
     directory = run_directory(home, run_id)
     try:
@@ -111,19 +131,45 @@ def run(home: Home, workspace_id: str, spec: RunSpec, *, fork: bool = False) -> 
     return get(home, run_id)
 
 
-def _checked(home: Home, spec: RunSpec) -> RunSpec:
+def _with_agent(home: Home, spec: RunSpec, workspace: Workspace) -> RunSpec:
+    """The spec with what its agent needs; what the caller says stands."""
+    if spec.agent is None:
+        return spec.replace(network=spec.network or home.settings.sandbox.network)
+    from carrel.model.agent import command_of, find_agent
+
+    agent = find_agent(home.settings.agents, spec.agent)
+    told = workspace.config.get("prompt")
+    prompt = spec.prompt or (told if isinstance(told, str) else None)
+    return spec.replace(
+        command=command_of(agent, spec.agent, prompt, spec.command),
+        prompt=prompt,
+        network=spec.network or agent.network,
+        tools=[*agent.tools, *spec.tools],
+        read_only=[*agent.read_only, *spec.read_only],
+        read_write=[*agent.read_write, *spec.read_write],
+    )
+
+
+def checked(home: Home, spec: RunSpec) -> RunSpec:
     """The spec with the settings filled in, or what is wrong with it."""
     if not spec.command or not all(isinstance(word, str) and word and "\0" not in word for word in spec.command[:1]):
         raise Invalid("there is no command to run", hint="aw run ID -- COMMAND ARGUMENTS")
     if any("\0" in word for word in spec.command):
         raise Invalid("the command holds a NUL byte")
+    if any(len(os.fsencode(word)) > MAX_WORD for word in (*spec.command, spec.prompt or "")):
+        raise Invalid(
+            "a word of the command, or the prompt, is longer than the system passes on",
+            hint="put it into a file in the workspace, and name the file",
+        )
     if spec.timeout_seconds is not None and spec.timeout_seconds <= 0:
         raise Invalid(f"a time-out of {spec.timeout_seconds} seconds leaves no time", hint="give more than 0")
-    _rules(spec.network)
+    network = spec.network or home.settings.sandbox.network
+    _rules(network)
     if spec.sandbox != "auto":
         sandboxes.driver(spec.sandbox)  # is there one of this name?
     sandbox = home.settings.sandbox
     return spec.replace(
+        network=network,
         sandbox=spec.sandbox if spec.sandbox != "auto" else sandbox.default,
         tools=[*sandbox.tools, *spec.tools],
         read_only=[*sandbox.read_only, *spec.read_only],
@@ -158,16 +204,17 @@ def _announce(home: Home, workspace: Workspace, run_id: str, spec: RunSpec) -> N
     before = _keep(home, workspace, "before_run") if not busy else None
     digest = write_run(workspace, run_id, spec.prompt)
     fact = RunStarting(
-        **_names(workspace),
+        **workspace.names(),
         run_id=run_id,
         command=spec.command,
         sandbox=spec.sandbox,
-        network=spec.network,
+        network=spec.network or "none",
         home=home.id,
         prompt=spec.prompt,
         concurrent=spec.concurrent,
         metadata_digest=digest,
         snapshot_before=before,
+        box=spec.box,
     )
     home.record(workspace.task_id, fact)
 
@@ -186,10 +233,6 @@ def _keep(home: Home, workspace: Workspace, cause: str) -> str | None:
     from carrel.verbs.snapshot import keep
 
     return keep(home, workspace, cause=cause, live=False).id
-
-
-def _names(workspace: Workspace) -> dict[str, Any]:
-    return {"workspace_id": workspace.id, "agent_id": workspace.agent_id, "uid": workspace.uid}
 
 
 def _start_runner(home: Home, run_id: str, *, fork: bool) -> int:
@@ -244,7 +287,7 @@ def supervise(home: Home, run_id: str) -> None:
         spec = RunSpec(**json.load(file))
     os.unlink(f"{directory}/spec")
     workspace = show.by_uid(home, found.uid)
-    hooks = _Hooks(home, found)
+    hooks: Any = _Hooks(home, found)
     order = supervisor.Order(
         directory=directory,
         name=f"aw-{run_id}",
@@ -254,7 +297,7 @@ def supervise(home: Home, run_id: str) -> None:
         columns=spec.columns,
         stdin=spec.stdin,
         workspace=workspace.path,
-        rules=_rules(spec.network),
+        rules=_rules(spec.network, home.settings.sandbox.secrets),
     )
     try:
         _enter(home, workspace, spec, run_id, order, hooks)
@@ -271,9 +314,16 @@ def _enter(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, order: 
     from carrel.system import supervisor
 
     driver = sandboxes.choose(spec.sandbox)
+    command = spec.command
+    more: dict[str, Any] = {}
+    if spec.box:
+        from carrel.system import box
+
+        command = box.server_command(home.settings.sandbox.keep_seconds)
+        more = {"first": True, "pass_on": (box.listen(order.directory),)}
     with driver.enter(_confinement(home, workspace, spec, run_id)) as cell:
         supervisor.supervise(
-            lambda rlimits: cell.launch(spec.command, rlimits=rlimits, terminal=spec.tty),
+            lambda rlimits: cell.launch(command, rlimits=rlimits, terminal=spec.tty, **more),
             order,
             cell.enforcement,
             hooks,
@@ -294,12 +344,26 @@ def _limits(spec: RunSpec) -> Limits:
     )
 
 
-def _rules(network: str) -> tuple[Any, ...]:
-    if network in ("none", "host"):
+def _rules(network: str | None, secrets: Sequence[str] = ()) -> tuple[Any, ...]:
+    if network in (None, "none", "host"):
         return ()
     from carrel.system.proxy import parse_rule
 
-    return tuple(parse_rule(host.strip()) for host in network.split(",") if host.strip())
+    rules = [parse_rule(host.strip()) for host in str(network).split(",") if host.strip()]
+    headers = dict(_secret(text) for text in secrets)
+    return tuple(rule.replace(header=headers[rule.host]) if rule.host in headers else rule for rule in rules)
+
+
+def _secret(text: str) -> tuple[str, tuple[str, str]]:
+    """`HOST HEADER FILE`: the header that the proxy adds for this host, with the first line of the file."""
+    host, header, path = [*text.split(maxsplit=2), "", "", ""][:3]
+    if not path:
+        raise Invalid(f"the secret {text!r} is not HOST HEADER FILE", hint="see sandbox.secrets")
+    try:
+        with open(os.path.expanduser(path), encoding="latin-1") as file:
+            return host.lower(), (header, file.readline().strip())
+    except OSError as error:
+        raise from_os(error, f"the secret for {host}") from error
 
 
 def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -> Any:
@@ -312,16 +376,23 @@ def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -
     mounts += [_mount(text, writable=False) for text in spec.read_only]
     mounts += [_mount(text, writable=True) for text in spec.read_write]
     confined = spec.sandbox != "none"
+    tools = [os.path.expanduser(path) for path in spec.tools]
+    path = _path_with(tools)
+    if spec.box:
+        from carrel.system.box import find_interpreter
+
+        tools += [folder for folder in (find_interpreter()[1],) if folder]
     here = sandbox.public_mount if confined else workspace.path
     return Confinement(
         workspace=workspace.path,
         public_mount=sandbox.public_mount,
         mounts=tuple(mounts),
-        tools=tuple(os.path.expanduser(path) for path in spec.tools),
+        tools=tuple(tools),
         environment={
             "AW_WORKSPACE": here,
             "AW_WORKSPACE_ID": workspace.id,
             "AW_RUN_ID": run_id,
+            **({"PATH": path} if path else {}),
             **({"AW_PROMPT": spec.prompt} if spec.prompt else {}),
             **spec.environment,
         },
@@ -329,6 +400,17 @@ def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -
         uid=sandbox.uid,
         gid=sandbox.uid,
     )
+
+
+def _path_with(tools: Sequence[str]) -> str:
+    """The path with the programs of tool directories in front; '' if there are none."""
+    found = [
+        folder
+        for tool in tools
+        for folder in (f"{tool}/bin", f"{tool}/shims", tool if tool.endswith("/bin") else "")
+        if folder and os.path.isdir(folder)
+    ]
+    return ":".join([*found, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]) if found else ""
 
 
 def _mount(text: str, *, writable: bool) -> Any:
@@ -348,11 +430,11 @@ class _Hooks:
 
     def on_started(self, pid: int, start_time: int, enforcement: Enforcement) -> None:
         del start_time
-        fact = RunStarted(**_run_names(self.run), pid=pid, enforcement=enforcement.as_dict())
+        fact = RunStarted(**run_names(self.run), pid=pid, enforcement=enforcement.as_dict())
         self.home.record(self.run.task_id, fact)
 
     def on_denied(self, denial: Mapping[str, str]) -> None:
-        fact = NetworkDenied(**_run_names(self.run), host=denial.get("host", ""), reason=denial.get("reason", ""))
+        fact = NetworkDenied(**run_names(self.run), host=denial.get("host", ""), reason=denial.get("reason", ""))
         self.home.record(self.run.task_id, fact, durable=False)
 
     def on_finished(self, result: Result) -> None:
@@ -385,14 +467,15 @@ class _Hooks:
 _ENDS = {"completed": RunCompleted, "failed": RunFailed, "cancelled": RunCancelled, "timed_out": RunTimedOut}
 
 
-def _run_names(found: Run) -> dict[str, Any]:
+def run_names(found: Run) -> dict[str, Any]:
+    """What every event about the run names."""
     _, _, agent = found.workspace_id.partition("/")
     return {"workspace_id": found.workspace_id, "agent_id": agent, "uid": found.uid, "run_id": found.run_id}
 
 
 def _record_end(home: Home, run_id: str, state: str, **fields: Any) -> None:
     found = get(home, run_id)
-    home.record(found.task_id, _ENDS[state](**_run_names(found), **fields))
+    home.record(found.task_id, _ENDS[state](**run_names(found), **fields))
 
 
 # -- looking, waiting, stopping ----------------------------------------------------------------------------------------
@@ -440,6 +523,24 @@ def stop(home: Home, run_id: str, *, at_once: bool = False, wait_seconds: float 
     if not control.request_stop(run_directory(home, run_id), at_once=at_once):
         settle(home, run_id)
     return wait(home, run_id, timeout_seconds=wait_seconds)
+
+
+def stop_all(home: Home, run_ids: Sequence[str], *, grace_seconds: float, seconds: float) -> None:
+    """End these runs at the same time: all are asked, and what is left after the grace period is killed."""
+    end = time.monotonic() + seconds
+    left = [run_id for run_id in run_ids if get(home, run_id).is_active]
+    for run_id in left:
+        if not control.request_stop(run_directory(home, run_id)):
+            settle(home, run_id)
+    kill_at = time.monotonic() + grace_seconds
+    killed = False
+    while left and time.monotonic() < end:
+        left = [run_id for run_id in left if get(home, run_id).is_active]
+        if not killed and time.monotonic() >= kill_at:
+            killed = True
+            for run_id in left:
+                control.request_stop(run_directory(home, run_id), at_once=True)
+        time.sleep(0.01 if left else 0)
 
 
 def output(home: Home, run_id: str, *, follow: bool = False, offset: int = 0) -> Iterator[Frame]:

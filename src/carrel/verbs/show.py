@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carrel.errors import WorkspaceNotFound
+from carrel.errors import Conflict, WorkspaceNotFound
 from carrel.model.names import format_id, parse_id
 from carrel.model.workspace import Workspace
 
@@ -55,6 +55,15 @@ def by_uid(home: Home, uid: str) -> Workspace:
     if record is None:
         raise WorkspaceNotFound.of(uid)
     return Workspace(**record)
+
+
+def check_here(home: Home, workspace: Workspace) -> Workspace:
+    """Refuse to work on a workspace of another home that shares our store: its files are not here."""
+    if workspace.home != home.id:
+        raise Conflict(
+            f"workspace {workspace.id} belongs to another home", hint="use the machine and home that it was made on"
+        )
+    return workspace
 
 
 def list_all(home: Home, *, task: str | None = None, gone: bool = False) -> list[Workspace]:

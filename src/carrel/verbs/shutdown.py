@@ -10,21 +10,27 @@ from carrel.verbs.destroy import destroy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from carrel.home import Home
 
 SECONDS = 5.0
+GRACE_SECONDS = 3.0
 
 
-def shutdown(home: Home, made: Iterable[str], *, seconds: float = SECONDS) -> list[str]:
-    """With `workspaces.cleanup_on_shutdown`, move to the trash what this opener made, for as long as the time lasts.
+def shutdown(home: Home, made: Iterable[str], started: Sequence[str] = (), *, seconds: float = SECONDS) -> list[str]:
+    """Leave runs running, or with `sandbox.stop_on_shutdown` end those that this opener started; then, with
+    `workspaces.cleanup_on_shutdown`, move to the trash what it made. All for as long as the time lasts.
 
     What is busy or cannot be moved stays: a shutdown never forces anything. Gives the ids that went.
     """
+    end = time.monotonic() + seconds
+    if home.settings.sandbox.stop_on_shutdown and started:
+        from carrel.verbs.run import stop_all
+
+        stop_all(home, started, grace_seconds=min(GRACE_SECONDS, seconds * 0.6), seconds=seconds)
     if not home.settings.workspaces.cleanup_on_shutdown:
         return []
-    end = time.monotonic() + seconds
     gone = []
     for workspace_id in made:
         if time.monotonic() >= end:

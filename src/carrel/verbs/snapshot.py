@@ -38,6 +38,7 @@ def keep(home: Home, workspace: Workspace, *, cause: str, label: str = "", live:
             store,
             place,
             cache_path=cache_path(home, workspace),
+            previous=show.by_uid(home, workspace.uid).last_root,
             live=is_live(home, workspace) if live is None else live,
         )
         fact = SnapshotTaken(

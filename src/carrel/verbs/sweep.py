@@ -91,7 +91,7 @@ def _purge(home: Home, workspace: Workspace) -> None:
             record = home.log.get("workspace", workspace.uid)
             if record is None or record["state"] != "destroyed":
                 return
-            names = {"workspace_id": workspace.id, "agent_id": workspace.agent_id, "uid": workspace.uid}
+            names = workspace.names()
             step = {"trash_path": workspace.trash_path, "operation_id": home.new_id()}
             # From here on undo refuses: what is half deleted cannot come back.
             home.record(workspace.task_id, WorkspacePurging(**names, **step))
@@ -123,20 +123,26 @@ def _finish(home: Home, workspace: Workspace) -> bool:
         if current is None or current["state"] != "purging":
             return False
         delete_files(home, workspace)
-        names = {"workspace_id": workspace.id, "agent_id": workspace.agent_id, "uid": workspace.uid}
+        names = workspace.names()
         step = {"trash_path": workspace.trash_path, "operation_id": workspace.operation_id}
         home.record(workspace.task_id, WorkspacePurged(**names, **step))
         return True
 
 
 def delete_files(home: Home, workspace: Workspace) -> None:
-    """Delete a trashed workspace's files and layers, if they are there."""
-    try:
-        for path in (workspace.trash_path, f"{home.private}/layers/{workspace.uid}"):
-            if path and os.path.lexists(path):
-                from carrel.system.removal import remove_tree
+    """Delete a trashed workspace's files and give back what it holds elsewhere: layers, an entry in a repository."""
+    from carrel import sources
+    from carrel.system.removal import remove_tree
+    from carrel.verbs.destroy import filled_in
 
-                remove_tree(path)
+    try:
+        if workspace.filled:
+            filled, place = filled_in(home, workspace.replace(path=workspace.trash_path))
+            sources.detach(filled, place)
+        if workspace.trash_path and os.path.lexists(workspace.trash_path):
+            remove_tree(workspace.trash_path)
+        if workspace.filled:
+            sources.release(filled, place)
     except OSError as error:
         raise CleanupFailed(
             f"the files of {workspace.id} could not be deleted: {error.strerror or error}",

@@ -1,0 +1,189 @@
+"""Run many short commands in one workspace, in a box that is built once and kept.
+
+    the box is a run of its own → each command is one message to it → command_completed
+
+The box has the walls of any run, and between two commands nothing in it is alive. It ends by `stop`, with its
+workspace, when nobody used it for `sandbox.keep_seconds`, or when something else wants the workspace for itself. The
+lock of the box is held while a command runs in it: who gets the lock knows that the box is idle.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from carrel.errors import BY_CODE, CarrelError, Invalid, SandboxUnavailable, WorkspaceBusy
+from carrel.model.digest import blake2b
+from carrel.model.event import CommandCompleted
+from carrel.model.run import Command, Run
+from carrel.system import control
+from carrel.verbs import run as running
+from carrel.verbs import show
+from carrel.verbs.create import materialise
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from carrel.home import Home
+    from carrel.model.workspace import Workspace
+    from carrel.system.box import Answer
+
+QUEUE_SECONDS = 600.0
+# what a box is built with; the rest of a spec may differ from command to command
+_BUILT_WITH = ("sandbox", "network", "memory_mb", "processes", "cpus", "file_mb", "read_only", "read_write", "tools")
+
+
+def run_kept(
+    home: Home,
+    workspace_id: str,
+    spec: running.RunSpec,
+    *,
+    stdin: int | None = None,
+    write: Callable[[int, bytes], None] | None = None,
+    fork: bool = False,
+) -> Command:
+    """Run one command to its end in the workspace's box, which is built if there is none of this kind.
+
+    Output is in the result, up to the limit, or goes to `write` as it comes, all of it. Commands wait for each other.
+    Raises WorkspaceBusy if a run is active there; a command that cannot be started ends with 125.
+    """
+    if spec.sandbox == "none" or (spec.sandbox == "auto" and home.settings.sandbox.default == "none"):
+        # the box kills all that it can reach between two commands, which without a wall is everything
+        raise Invalid("a box cannot be kept without a sandbox", hint="leave out --sandbox none, or --keep")
+    if spec.tty or spec.concurrent:
+        raise Invalid("a box that is kept has no terminal and shares its workspace with nobody", hint="run without --keep")
+    spec = running.checked(home, spec)
+    workspace = materialise(home, show.get(home, workspace_id))
+    with home.hold(_lock(workspace.uid), wait_seconds=QUEUE_SECONDS):
+        for _ in range(3):
+            box = _find_box(home, workspace, spec) or _build(home, workspace, spec, fork=fork)
+            try:
+                return _command(home, workspace, box, spec, stdin, write)
+            except SandboxUnavailable as error:
+                if error.details.get("started") is not False:
+                    raise
+                _look_why(home, box)  # it was just leaving: the command has not begun, so another box may take it
+        raise SandboxUnavailable(f"no box stays up in {workspace.id}", hint=f"aw why {box.id}")
+
+
+def _lock(uid: str) -> str:
+    return f"box {uid}"
+
+
+def _digest(spec: running.RunSpec) -> str:
+    import json
+
+    wanted = [getattr(spec, name) for name in _BUILT_WITH]
+    return blake2b(json.dumps(wanted).encode(), digest_size=8).hexdigest()
+
+
+def _find_box(home: Home, workspace: Workspace, spec: running.RunSpec) -> Run | None:
+    record = home.log.find_live("run", workspace.uid)
+    if record is None or not record.get("box"):
+        return None
+    found = Run(**record)
+    if control.find_supervisor(running.run_directory(home, found.id)) is None:
+        running.wait(home, found.id, timeout_seconds=10)
+        return None
+    if found.box != _digest(spec):
+        running.stop(home, found.id, at_once=True)
+        return None
+    return found
+
+
+def _build(home: Home, workspace: Workspace, spec: running.RunSpec, *, fork: bool) -> Run:
+    built = spec.replace(
+        command=["box"], box=_digest(spec), environment={}, timeout_seconds=None, stdin=False, prompt=None
+    )
+    return running.start(home, workspace, built, fork=fork)
+
+
+def _look_why(home: Home, box: Run) -> None:
+    """A box that could not be built says why; one that has ended is nobody's fault."""
+    found = running.wait(home, box.id, timeout_seconds=10)
+    if found.error:
+        kind = BY_CODE.get(str(found.error["code"]), SandboxUnavailable)
+        raise kind(str(found.error["message"]), hint=str(found.error.get("hint", "")))
+
+
+def _command(
+    home: Home,
+    workspace: Workspace,
+    box: Run,
+    spec: running.RunSpec,
+    stdin: int | None,
+    write: Callable[[int, bytes], None] | None,
+) -> Command:
+    from carrel.system.box import Answer, Box
+
+    started = time.monotonic()
+    sandbox = home.settings.sandbox
+    error: dict[str, object] | None = None
+    answer = Answer(exit_code=running.NOT_STARTED_CODE)
+    reason = "whoever waited for it went away"
+    gone = False
+    try:
+        answer = Box(running.run_directory(home, box.id), sandbox.uid).run(
+            spec.command,
+            directory=f"{sandbox.public_mount.rstrip('/')}/work",
+            environment={**({"AW_PROMPT": spec.prompt} if spec.prompt else {}), **spec.environment},
+            timeout_seconds=spec.timeout_seconds,
+            output_bytes=spec.output_mb * running.MIB if spec.output_mb and write is None else None,
+            stdin=stdin,
+            write=write,
+        )
+        reason = _reason(answer, spec)
+    except Invalid as refused:
+        answer, reason = Answer(exit_code=running.NOT_STARTED_CODE), refused.message
+        body = refused.as_dict()["error"]
+        error = body if isinstance(body, dict) else None
+    except SandboxUnavailable as unavailable:
+        gone = unavailable.details.get("started") is False
+        reason = unavailable.message
+        raise
+    finally:
+        if not gone:
+            seconds = round(time.monotonic() - started, 4)
+            fact = CommandCompleted(
+                **running.run_names(box),
+                command=spec.command,
+                exit_code=answer.exit_code,
+                seconds=seconds,
+                reason=reason,
+                output_bytes=answer.output_bytes,
+                dropped_bytes=answer.dropped_bytes,
+            )
+            # Many short commands: the end of the box, which is synced, makes them all durable.
+            home.record(box.task_id, fact, durable=False)
+    return Command(
+        run_id=box.id,
+        command=spec.command,
+        exit_code=answer.exit_code,
+        seconds=seconds,
+        reason=reason,
+        error=error,
+        stdout=answer.stdout,
+        stderr=answer.stderr,
+        dropped_bytes=answer.dropped_bytes,
+    )
+
+
+def _reason(answer: Answer, spec: running.RunSpec) -> str:
+    if answer.timed_out:
+        return f"it took longer than {spec.timeout_seconds:g} seconds"
+    if answer.signal:
+        return f"signal {answer.signal}"
+    return f"exit code {answer.exit_code}" if answer.exit_code else ""
+
+
+def make_way(home: Home, workspace: Workspace) -> None:
+    """End the workspace's box if it is idle, for somebody who wants the workspace alone; a busy one is left."""
+    record = home.log.find_live("run", workspace.uid)
+    if record is None or not record.get("box") or record["home"] != home.id:
+        return
+    try:
+        with home.hold(_lock(workspace.uid), wait_seconds=0):
+            running.stop(home, record["run_id"], at_once=True)
+    except WorkspaceBusy:
+        return

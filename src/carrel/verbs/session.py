@@ -1,0 +1,65 @@
+"""A workspace in the hands of a chat product: one snapshot for each answer, and a way back to the beginning."""
+
+from __future__ import annotations
+
+from carrel.model.value import Value
+from carrel.verbs import show
+from carrel.verbs.create import materialise
+from carrel.verbs.restore import restore
+from carrel.verbs.snapshot import BASE, keep, snapshots
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Self
+
+    from carrel.home import Home
+    from carrel.model.snapshot import Snapshot
+
+LABEL_LENGTH = 72
+
+
+class Turn(Value):
+    """What a frontend shows of one answer: the state after it."""
+
+    hash: str
+    label: str
+    taken_at: float
+    snapshot_id: str
+
+
+class Session:
+    """`with workspaces.session(ID) as session:`; `respond` after each answer, `restore` a turn, `reset` everything."""
+
+    def __init__(self, home: Home, workspace_id: str) -> None:
+        self._home = home
+        self.workspace = materialise(home, show.get(home, workspace_id))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is cleaned up: the workspace and its turns stay."""
+
+    def respond(self, message: str) -> Turn:
+        """Keep the state after an answer, named after the message."""
+        label = " ".join(message.split())[:LABEL_LENGTH]
+        with self._home.hold(self.workspace.id):
+            return _turn(keep(self._home, self.workspace, cause="answer", label=label))
+
+    def turns(self) -> list[Turn]:
+        """The kept answers, oldest first."""
+        return [_turn(each) for each in snapshots(self._home, self.workspace.id) if each.cause == "answer"]
+
+    def restore(self, turn: Turn | str) -> None:
+        """Go back to the state after an answer, by the turn, its hash or its snapshot; `undo` takes that back."""
+        name = turn if isinstance(turn, str) else turn.snapshot_id
+        by_hash = next((each.snapshot_id for each in self.turns() if each.hash == name), name)
+        restore(self._home, self.workspace.id, by_hash)
+
+    def reset(self) -> None:
+        """Go back to what the workspace began with; `undo` takes that back."""
+        restore(self._home, self.workspace.id, BASE)
+
+
+def _turn(snapshot: Snapshot) -> Turn:
+    return Turn(hash=snapshot.root, label=snapshot.label, taken_at=snapshot.taken_at, snapshot_id=snapshot.id)

@@ -1,0 +1,168 @@
+"""aw run and its companions, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from needs import need_program
+
+PROGRAM = str(Path(__file__).resolve().parents[2] / "aw")
+
+
+class Program:
+    """`aw` on one home, as a process."""
+
+    def __init__(self, home: str, directory: Path) -> None:
+        self.environment = {"PATH": os.environ["PATH"], "HOME": str(directory), "AW_HOME": home}
+        self.directory = directory
+
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [PROGRAM, *arguments], env=self.environment, cwd=self.directory, input=stdin, capture_output=True, check=False
+        )
+
+    def json(self, *arguments: str) -> object:
+        return json.loads(self(*arguments, "--format", "json").stdout)
+
+
+@pytest.fixture
+def aw(home_path: str, tmp_path: Path) -> Program:
+    need_program("bwrap")
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "a.txt").write_text("a\n")
+    return Program(home_path, folder)
+
+
+def test_the_main_job_makes_a_workspace_runs_and_says_what_changed(aw: Program) -> None:
+    done = aw("run", "--source", ".", "--", "sh", "-c", "date > built.txt; echo hello; echo oh >&2")
+    assert done.returncode == 0
+    assert done.stdout == b"hello\n"
+    said = done.stderr.decode()
+    assert said.startswith("oh\n")
+    for word in ("completed: exit code 0", "built.txt", "1 file changed", "aw diff", "aw apply", "aw destroy"):
+        assert word in said
+    assert sorted(os.listdir(aw.directory)) == ["a.txt"]  # the origin is as it was
+
+
+@pytest.mark.parametrize("code", [0, 1, 7, 200])
+def test_the_exit_code_is_that_of_the_command(aw: Program, code: int) -> None:
+    aw("create", "--id", "t/a")
+    assert aw("run", "t/a", "--", "sh", "-c", f"exit {code}").returncode == code
+
+
+def test_a_time_out_ends_with_124_and_an_unknown_program_with_125(aw: Program) -> None:
+    aw("create", "--id", "t/a")
+    assert aw("run", "t/a", "--timeout", "0.3", "--", "sleep", "60").returncode == 124
+    done = aw("run", "t/a", "--", "no-such-program")
+    assert done.returncode == 125
+    assert b"no such file" in done.stderr
+
+
+def test_input_and_output_are_passed_on_byte_for_byte(aw: Program) -> None:
+    data = bytes(range(256)) * 5000
+    aw("create", "--id", "t/a")
+    done = aw("run", "t/a", "-q", "--", "cat", stdin=data)
+    assert done.stdout == data
+    assert done.stderr == b""
+
+
+def test_json_is_one_document_with_the_run_and_what_it_printed(aw: Program) -> None:
+    aw("create", "--id", "t/a")
+    found = aw.json("run", "t/a", "--env", "NAME=Ada", "--prompt", "say hi")
+    assert found["error"]["code"] == "invalid_usage"  # type: ignore[index]
+    done = aw("run", "t/a", "--env", "NAME=Ada", "--prompt", "say hi", "--format", "json", "--", "sh", "-c", "echo $NAME")
+    document = json.loads(done.stdout)
+    assert document["stdout"] == "Ada\n"
+    assert document["run"]["state"] == "completed"
+    assert document["run"]["prompt"] == "say hi"
+    assert document["workspace"]["workspace_id"] == "t/a"
+
+
+def test_a_detached_run_can_be_watched_and_stopped(aw: Program) -> None:
+    aw("create", "--id", "t/a")
+    run = aw("run", "t/a", "--detach", "--", "sh", "-c", "echo up; sleep 60").stdout.decode().strip()
+    follower = subprocess.Popen(
+        [PROGRAM, "logs", "-f", run], env=aw.environment, cwd=aw.directory, stdout=subprocess.PIPE
+    )
+    assert follower.stdout
+    assert follower.stdout.readline() == b"up\n"
+    assert aw("stop", run).returncode == 0
+    assert follower.wait(timeout=20) == 0
+    follower.stdout.close()
+    (only,) = aw.json("runs", "t/a")  # type: ignore[misc]
+    assert only["state"] == "cancelled"
+    assert aw("logs", run).stdout == b"up\n"
+
+
+def test_rm_moves_the_workspace_to_the_trash_afterwards(aw: Program) -> None:
+    assert aw("run", "--source", ".", "--rm", "--id", "t/a", "--", "touch", "x").returncode == 0
+    assert aw.json("list") == []
+    assert aw("undo").returncode == 0
+    assert aw("cat", "t/a", "work/x").returncode == 0
+
+
+def test_an_interrupt_stops_the_run(aw: Program) -> None:
+    aw("create", "--id", "t/a")
+    process = subprocess.Popen(
+        [PROGRAM, "run", "t/a", "--", "sh", "-c", "echo up; sleep 60"],
+        env=aw.environment,
+        cwd=aw.directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == b"up\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    (only,) = aw.json("runs", "t/a")  # type: ignore[misc]
+    assert only["state"] == "cancelled"
+
+
+def test_a_killed_command_line_leaves_the_run_running(aw: Program) -> None:
+    aw("create", "--id", "t/a")
+    process = subprocess.Popen(
+        [PROGRAM, "run", "t/a", "--", "sh", "-c", "echo up; sleep 1; echo down"],
+        env=aw.environment,
+        cwd=aw.directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == b"up\n"
+    process.kill()
+    process.communicate()
+    run = aw.json("runs", "t/a")[0]["run_id"]  # type: ignore[index]
+    end = time.monotonic() + 20
+    while aw.json("runs", "t/a")[0]["state"] == "running":  # type: ignore[index]
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert aw("logs", run).stdout == b"up\ndown\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "--", "true"], 2, "neither a workspace nor a source"),
+        (["run", "t/none", "--", "true"], 3, "no workspace t/none"),
+        (["run", "--source", "./missing", "--", "true"], 3, "missing"),
+        (["run", "t/a", "--env", "1X", "--", "true"], 2, "NAME=VALUE"),
+        (["run", "t/a", "--sandbox", "moat", "--", "true"], 2, "no sandbox 'moat'"),
+        (["run", "t/a", "--network", "a b", "--", "true"], 2, "a b"),
+        (["logs", "run-none"], 3, "no run run-none"),
+        (["stop", "run-none"], 3, "no run run-none"),
+    ],
+)
+def test_bad_input_is_named(aw: Program, arguments: list[str], code: int, words: str) -> None:
+    aw("create", "--id", "t/a")
+    done = aw(*arguments)
+    assert done.returncode == code
+    assert words in done.stderr.decode()
+    assert b"Traceback" not in done.stderr

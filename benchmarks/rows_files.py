@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,11 +23,95 @@ def rows(scratch: str) -> Iterator[Row]:
     os.makedirs(scratch)
     if os.geteuid() == 0:
         yield _read(f"{scratch}/nodev", "on a nodev mount", "os.open <= 1.6x", nodev=True)
-    yield _read(f"{scratch}/any", "on any mount, kind checked before the open", "")
+    yield _read(f"{scratch}/any", "on any mount", "os.open <= 1.6x as root")
     yield _write(f"{scratch}/write")
+    yield _write_verb(f"{scratch}/verb")
     for count, rounds in ((50_000, 9), (500_000, 3)):
         yield from _trees(f"{scratch}/tree-{count}", count, rounds)
     yield _remove(f"{scratch}/remove")
+
+
+class FilesystemServer:
+    """The reference MCP filesystem server of npm, spoken to over stdio."""
+
+    def __init__(self, directory: str, packages: str) -> None:
+        os.makedirs(packages, exist_ok=True)
+        name = "@modelcontextprotocol/server-filesystem"
+        subprocess.run(["npm", "install", "--silent", "--prefix", packages, name], check=True, capture_output=True)
+        program = f"{packages}/node_modules/{name}/dist/index.js"
+        self._process = subprocess.Popen(
+            ["node", program, directory], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        self._last = 0
+        client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
+        self._ask("initialize", client)
+        self._tell({"jsonrpc": "2.0", "method": "notifications/initialized"})
+
+    def _tell(self, message: dict[str, object]) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _ask(self, method: str, params: dict[str, object]) -> dict[str, object]:
+        assert self._process.stdout
+        self._last += 1
+        self._tell({"jsonrpc": "2.0", "id": self._last, "method": method, "params": params})
+        while True:
+            answer = json.loads(self._process.stdout.readline())
+            if answer.get("id") == self._last:
+                return dict(answer["result"])
+
+    def call(self, tool: str, **arguments: object) -> None:
+        """Use one tool, and be sure that it did not refuse."""
+        answer = self._ask("tools/call", {"name": tool, "arguments": arguments})
+        assert not answer.get("isError"), answer
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def _write_verb(top: str) -> Row:
+    """The whole verb: located, resolved beneath, digests, the durable event, the rename."""
+    import carrel
+
+    text = "x" * 2000
+    home = carrel.open(f"{top}/home")
+    desk = home.create(id="bench/a")
+    raw = f"{top}/raw"
+    os.makedirs(raw)
+    log = sqlite3.connect(f"{top}/raw.db", isolation_level=None)
+    log.execute("PRAGMA journal_mode = WAL")
+    log.execute("PRAGMA synchronous = FULL")
+    log.execute("CREATE TABLE log (position INTEGER PRIMARY KEY, data)")
+
+    def replaced() -> None:
+        with open(f"{raw}/f.new", "w") as file:
+            file.write(text)
+        os.replace(f"{raw}/f.new", f"{raw}/f")
+
+    def replaced_and_logged() -> None:
+        replaced()
+        log.execute("INSERT INTO log (data) VALUES (?)", ("x" * 300,))
+
+    arms: dict[str, Callable[[], object]] = {
+        "carrel": lambda: home.write_file(desk.id, "work/f", text),
+        "temporary file + os.replace": replaced,
+        "the same + a durable sqlite3 insert": replaced_and_logged,
+    }
+    server: FilesystemServer | None = None
+
+    @contextmanager
+    def hold() -> Iterator[None]:
+        yield
+        if server:
+            server.close()
+
+    if shutil.which("npm"):
+        server = FilesystemServer(raw, f"{top}/npm")
+        path = os.path.realpath(f"{raw}/g")
+        arms["npm filesystem server, write_file"] = lambda: server.call("write_file", path=path, content=text)
+    return Row("write_file of 2 kB with its event", arms, rounds=30, inner=5, hold=hold)
 
 
 def _read(top: str, where: str, aim: str, *, nodev: bool = False) -> Row:

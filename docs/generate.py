@@ -64,6 +64,19 @@ def settings_page() -> str:
             note = comments.get((cls.__name__, key), "")
             shown = str(kind).replace("|", "\\|")
             lines.append(f"| `{name}.{key}` | `{shown}` | `{'null' if default is None else default}` | {note} |")
+    lines += [
+        "",
+        "## agents",
+        "",
+        "Who `aw run --agent NAME` starts; a row of your own is added, or replaces one of these.",
+        "",
+    ]
+    notes = _comments(SOURCE / "model" / "agent.py")
+    lines += [f"- `{key}`: {notes.get(('Agent', key), kind)}" for key, kind in settings.Agent.__types__.items()]
+    lines += ["", "| agent | command | environment | network |", "|---|---|---|---|"]
+    for name, agent in settings.AGENTS.items():
+        variables = " ".join(f"`{variable}`" for variable in agent.environment)
+        lines.append(f"| `{name}` | `{' '.join(agent.command)}` | {variables} | `{agent.network}` |")
     return "\n".join([*lines, ""])
 
 

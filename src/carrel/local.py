@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from carrel.verbs.sweep import Candidate
     from carrel.verbs.template import Template
     from carrel.verbs.usage import Usage
+    from carrel.verbs.why import Explanation
 
 
 class Local:
@@ -193,6 +194,37 @@ class Local:
         started = run(self._home, id, spec, fork=fork)
         self._started.append(started.id)
         return started
+
+    def run_new(
+        self,
+        source: str,
+        command: Sequence[str],
+        *,
+        id: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        progress: Callable[[str], None] | None = None,
+        prompt: str | None = None,
+        fork: bool = False,
+        **options: Any,
+    ) -> Run:
+        from carrel.errors import CloneFailed
+        from carrel.model.names import format_id
+        from carrel.verbs.run import RunSpec, checked, record_clone_failure
+
+        spec = RunSpec(command=list(command), prompt=prompt, **options)
+        checked(self._home, spec)  # said before anything is made
+        workspace_id = format_id(*self._name(None, None, id))
+        config = {**({"prompt": prompt} if prompt else {}), **(config or {})}
+        try:
+            workspace = self.create(source, id=workspace_id, config=config, progress=progress)
+        except CloneFailed as error:
+            return record_clone_failure(self._home, workspace_id, spec, error)
+        return self.run(workspace.id, command, prompt=prompt, fork=fork, **options)
+
+    def why(self, run_id: str) -> Explanation:
+        from carrel.verbs.why import why
+
+        return why(self._home, run_id)
 
     def run_kept(
         self,

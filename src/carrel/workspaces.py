@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from carrel.verbs.sweep import Candidate
     from carrel.verbs.template import Template
     from carrel.verbs.usage import Usage
+    from carrel.verbs.why import Explanation
 
     class Workspaces(Protocol):
         """What one can do with workspaces, whatever is behind it."""
@@ -90,6 +91,12 @@ if TYPE_CHECKING:
             """Start a command in a workspace; it goes on by itself. WorkspaceBusy if another one is active there.
 
             `agent` names a row of the settings' table of agents, whose command comes before the words given here."""
+
+        def run_new(self, source: str, command: Sequence[str], *, id: str | None = None, **options: Any) -> Run:
+            """Make a workspace and start a command in it. A clone that fails is a failed run in a failed workspace."""
+
+        def why(self, run_id: str) -> Explanation:
+            """What held a run, and what it was denied, as far as that can be known."""
 
         def run_kept(
             self,

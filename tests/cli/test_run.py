@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from needs import need_program
 
 PROGRAM = str(Path(__file__).resolve().parents[2] / "aw")

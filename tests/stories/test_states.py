@@ -7,11 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from needs import need_root
 
 from carrel.errors import Invalid, NotARepository, OriginMoved, SnapshotNotFound, UnappliedChanges, WorkspaceBusy
 from carrel.local import Local
 from carrel.model.workspace import Workspace
+from needs import need_root
 
 
 @pytest.fixture

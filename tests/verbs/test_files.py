@@ -79,7 +79,7 @@ def test_the_tree_has_the_shape_of_the_seed(workspaces: Local, desk: Workspace) 
     workspaces.write_file(desk.id, "work/lib/auth/tokens.ex", "x", parents=True)
     os.symlink("/etc", f"{desk.path}/work/link")
     assert workspaces.list_files(desk.id) == {
-        ".aw": {name: "file" for name in ("context.json", "run.json", "task_spec.json", "workspace_config.json")},
+        ".aw": dict.fromkeys(("context.json", "run.json", "task_spec.json", "workspace_config.json"), "file"),
         "work": {"lib": {"auth": {"tokens.ex": "file"}}},
         "output": {},
         "tmp": {},

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from needs import need_program
 
 from carrel.errors import Invalid, RunNotFound, TimedOut, WorkspaceBusy
 from carrel.local import Local
 from carrel.model.run import Run
+from needs import need_program
 
 
 @pytest.fixture(autouse=True)

@@ -40,6 +40,7 @@ GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
             "logs": ("carrel.cli.run", "print what a run printed"),
             "attach": ("carrel.cli.run", "join a run's terminal"),
             "stop": ("carrel.cli.run", "end a run"),
+            "why": ("carrel.cli.run", "say what held a run and what it was denied"),
         },
     ),
     (

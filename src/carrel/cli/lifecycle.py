@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from carrel.cli.door import Door
+    from carrel.model.run import Run
     from carrel.model.workspace import Workspace
 
 
@@ -148,7 +149,22 @@ def _list(door: Door, args: argparse.Namespace) -> None:
 
 def _show(door: Door, args: argparse.Namespace) -> None:
     workspace = door.workspaces.get(ids_of(args)[0])
-    door.print(workspace, None if door.is_json else details(workspace))
+    runs = door.workspaces.runs(workspace.id)
+    last = runs[-1] if runs else None
+    if door.is_json:
+        door.print({**workspace.as_dict(), "last_run": last.as_dict() if last else None})
+    else:
+        print("\n".join([details(workspace), *(_last_run(last) if last else [])]))
+
+
+def _last_run(run: Run) -> list[str]:
+    """The last run and its walls."""
+    from carrel.cli.run import walls_of
+
+    ended = "" if run.exit_code is None else f", exit code {run.exit_code}"
+    lines = [("last run", f"{run.id}: {run.state}{ended}"), ("", " ".join(run.command)[:100])]
+    lines += [("", f"{name}: {held}") for name, held in walls_of(run.enforcement)]
+    return [f"{style(name.ljust(9), '2')}  {printable(text)}" for name, text in lines]
 
 
 def details(workspace: Workspace) -> str:

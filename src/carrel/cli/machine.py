@@ -69,6 +69,10 @@ def _config(door: Door, args: argparse.Namespace) -> None:
             origin = settings.origin(section, key)
             shown = {"value": value, "origin": origin} if args.origin else value
             document.setdefault(section, {})[key] = shown
+    for name, agent in settings.agents.items():
+        row = agent.as_dict()
+        origin = settings.origin("agents", name)
+        document.setdefault("agents", {})[name] = {"value": row, "origin": origin} if args.origin else row
     if door.is_json:
         door.print(document)
         return

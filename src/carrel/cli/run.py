@@ -1,10 +1,11 @@
-"""aw run, runs, logs, attach, stop."""
+"""aw run, runs, logs, attach, stop, why."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from contextlib import contextmanager
 
 from carrel.cli.door import Command, add_ids, ids_of, printable, style, table
 from carrel.errors import InvalidUsage
@@ -12,6 +13,7 @@ from carrel.errors import InvalidUsage
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
     from typing import Any
 
     from carrel.cli.door import Door
@@ -27,9 +29,11 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, metavar="S", help="end it after this many seconds, with exit code 124")
     parser.add_argument("--detach", action="store_true", help="let it go on by itself, and print its id")
     parser.add_argument("--rm", action="store_true", help="move the workspace to the trash afterwards")
+    parser.add_argument("--agent", metavar="claude|codex|aider|CMD", help="start this agent with the prompt")
     parser.add_argument("--prompt", metavar="TEXT", help="what the agent is to do: AW_PROMPT, and .aw/run.json")
     parser.add_argument("--env", action="append", default=[], metavar="K=V", help="one more variable; repeatable")
     parser.add_argument("--tty", action="store_true", help="give it a terminal: yours")
+    parser.add_argument("--keep", action="store_true", help="in a box that is kept for the next short command")
     parser.add_argument("--concurrent", action="store_true", help="beside other runs in the same workspace")
     parser.add_argument("--ro", action="append", default=[], metavar="PATH[:INSIDE]", help="show it this, read-only")
     parser.add_argument("--rw", action="append", default=[], metavar="PATH[:INSIDE]", help="let it change this")
@@ -40,43 +44,130 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(door: Door, args: argparse.Namespace) -> int:
-    if not args.command:
+    if not args.command and not args.agent:
         raise InvalidUsage(
             "there is no command to run", hint="it stands after two dashes: aw run --source . -- make test"
         )
-    environment = dict(_variable(text) for text in args.env)
-    workspace = _workspace(door, args)
+    if args.keep:
+        return _run_kept(door, args)
     started = time.monotonic()
-    run = door.workspaces.run(
-        workspace.id,
-        args.command,
-        sandbox=args.sandbox,
-        network=args.network,
-        timeout_seconds=args.timeout,
-        environment=environment,
-        prompt=args.prompt,
-        concurrent=args.concurrent,
-        fork=True,
-        tty=args.tty,
-        stdin=_wants_input(args),
-        read_only=args.ro,
-        read_write=args.rw,
-        tools=args.tools,
-        memory_mb=args.memory_mb,
-        processes=args.processes,
-        cpus=args.cpus,
-        **_terminal_size(args),
-    )
+    run = _start(door, args)
     if args.detach:
         door.print(run, run.id)
         door.hint(f"aw logs -f {run.id} shows its output, aw stop {run.id} ends it")
         return 0
     printed = _attend(door, run, args)
     run = door.workspaces.wait(run.id)
+    workspace = door.workspaces.get(run.workspace_id)
     if args.rm:
         door.workspaces.destroy(workspace.id, force=True, reason="run --rm")
     _report(door, run, workspace, printed, time.monotonic() - started, kept=not args.rm)
     return run.exit_code if run.exit_code is not None else 125
+
+
+def _start(door: Door, args: argparse.Namespace) -> Run:
+    options: dict[str, Any] = {
+        **_options(door, args),
+        "agent": args.agent,
+        "concurrent": args.concurrent,
+        "tty": args.tty,
+        "stdin": _wants_input(args),
+        "fork": True,
+        **_terminal_size(args),
+    }
+    if args.source is None:
+        return door.workspaces.run(_named(args), args.command, **options)
+    ids = ids_of(args)
+    run = door.workspaces.run_new(
+        args.source, args.command, id=ids[0] if ids else None, progress=door.progress, **options
+    )
+    door.progress("")
+    return run
+
+
+def _options(door: Door, args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "sandbox": args.sandbox,
+        "network": args.network,
+        "timeout_seconds": args.timeout,
+        "environment": {**_handed_on(door, args.agent), **dict(_variable(text) for text in args.env)},
+        "prompt": args.prompt,
+        "read_only": args.ro,
+        "read_write": args.rw,
+        "tools": args.tools,
+        "memory_mb": args.memory_mb,
+        "processes": args.processes,
+        "cpus": args.cpus,
+    }
+
+
+def _handed_on(door: Door, name: str | None) -> dict[str, str]:
+    """The variables of ours that an agent gets to see."""
+    if name is None:
+        return {}
+    from carrel.model.agent import find_agent
+
+    agent = find_agent(door.settings.agents, name)
+    return {variable: os.environ[variable] for variable in agent.environment if variable in os.environ}
+
+
+def _named(args: argparse.Namespace) -> str:
+    ids = ids_of(args)
+    if not ids:
+        raise InvalidUsage("neither a workspace nor a source was named", hint="aw run --source . -- COMMAND")
+    return ids[0]
+
+
+def _run_kept(door: Door, args: argparse.Namespace) -> int:
+    """One command in the workspace's box."""
+    for flag in ("detach", "tty", "concurrent", "agent"):
+        if getattr(args, flag):
+            raise InvalidUsage(f"--keep and --{flag} do not go together", hint="--keep is for short commands")
+    options = _options(door, args)
+    if args.source is None:
+        workspace = door.workspaces.get(_named(args))
+    else:
+        ids = ids_of(args)
+        workspace = door.workspaces.create(args.source, id=ids[0] if ids else None, progress=door.progress)
+        door.progress("")
+    stdin = _piped_input() if _wants_input(args) else None
+    write = None if door.is_json else _write
+    try:
+        with _ending_on_signals():
+            done = door.workspaces.run_kept(workspace.id, args.command, stdin=stdin, write=write, fork=True, **options)
+    except KeyboardInterrupt:
+        return 130  # the box ends a command whose caller goes away
+    if args.rm:
+        door.workspaces.destroy(workspace.id, force=True, reason="run --rm")
+    if door.is_json:
+        texts = {name: getattr(done, name).decode(errors="backslashreplace") for name in ("stdout", "stderr")}
+        door.print({"command": {**done.as_dict(), **texts}, "workspace": workspace.as_dict(), **texts})
+    else:
+        if done.error:
+            print(f"aw: {printable(done.reason)}", file=sys.stderr)
+        door.hint(f"exit code {done.exit_code}, {done.seconds:.2f} s; aw stop {done.run_id} ends the box")
+    return done.exit_code
+
+
+def _piped_input() -> int:
+    """Our stdin as a pipe: what goes into a sandbox must not be a file or a terminal of ours."""
+    import threading
+
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+
+    def pump() -> None:
+        try:
+            while data := os.read(0, 65536):
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(write_end, view) :]
+        except OSError:
+            pass
+        finally:
+            os.close(write_end)
+
+    threading.Thread(target=pump, name="stdin", daemon=True).start()
+    return read_end
 
 
 def _variable(text: str) -> tuple[str, str]:
@@ -84,18 +175,6 @@ def _variable(text: str) -> tuple[str, str]:
     if not equals or not name.isidentifier():
         raise InvalidUsage(f"--env {text!r} is not NAME=VALUE")
     return name, value
-
-
-def _workspace(door: Door, args: argparse.Namespace) -> Workspace:
-    ids = ids_of(args)
-    if args.source is None:
-        if not ids:
-            raise InvalidUsage("neither a workspace nor a source was named", hint="aw run --source . -- COMMAND")
-        return door.workspaces.get(ids[0])
-    config = {"prompt": args.prompt} if args.prompt else {}
-    workspace = door.workspaces.create(args.source, id=ids[0] if ids else None, config=config, progress=door.progress)
-    door.progress("")
-    return workspace
 
 
 def _wants_input(args: argparse.Namespace) -> bool:
@@ -110,22 +189,43 @@ def _terminal_size(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _attend(door: Door, run: Run, args: argparse.Namespace) -> dict[int, bytearray]:
-    """Be there until it ends. Ctrl-C stops the run, and then us."""
+    """Be there until it ends. Ctrl-C and SIGTERM stop the run, and then us; a second one kills it."""
     printed: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
-    try:
-        if args.tty:
-            door.workspaces.attach(run.id)
-            return printed
-        if _wants_input(args):
-            door.workspaces.feed_input(run.id, sys.stdin.fileno())
-        for stream, _, data in door.workspaces.output(run.id, follow=True):
-            if door.is_json:
-                printed[stream] += data
-            else:
-                _write(stream, data)
-    except KeyboardInterrupt:
-        door.workspaces.stop(run.id)
+    if not run.is_active:
+        return printed
+    with _ending_on_signals():
+        try:
+            if args.tty:
+                door.workspaces.attach(run.id)
+                return printed
+            if _wants_input(args):
+                door.workspaces.feed_input(run.id, sys.stdin.fileno())
+            for stream, _, data in door.workspaces.output(run.id, follow=True):
+                if door.is_json:
+                    printed[stream] += data
+                else:
+                    _write(stream, data)
+        except KeyboardInterrupt:
+            try:
+                door.workspaces.stop(run.id)
+            except KeyboardInterrupt:
+                door.workspaces.stop(run.id, at_once=True)
     return printed
+
+
+@contextmanager
+def _ending_on_signals() -> Iterator[None]:
+    """SIGTERM as Ctrl-C: whoever ends `aw run` wants the command to end. Only SIGKILL leaves it running."""
+    import signal
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _write(stream: int, data: bytes) -> None:
@@ -163,7 +263,7 @@ def _report(
         *([f"  {run.reason}"] if run.reason and run.state not in ("completed",) and not run.error else []),
     ]
     print("\n".join(printable(line) if line else "" for line in lines), file=sys.stderr)
-    if kept:
+    if kept and workspace.state == "ready":
         _say_what_next(door, workspace)
 
 
@@ -253,6 +353,48 @@ def _stop(door: Door, args: argparse.Namespace) -> None:
     door.hint(f"{run.id} is {run.state}")
 
 
+def walls_of(enforcement: dict[str, object]) -> list[tuple[str, str]]:
+    """Each wall and limit, and what held it."""
+    if not enforcement:
+        return [("walls", "none: it never started")]
+    found = [
+        (name, ", ".join(map(str, _items(enforcement.get(name)))) or "not held")
+        for name in ("files", "network", "processes", "kernel")
+    ]
+    limits = enforcement.get("limits")
+    if isinstance(limits, dict):
+        found += [(f"limit {name}", ", ".join(held)) for name, held in limits.items()]
+    if enforcement.get("uid") is not None:
+        found.append(("user behind it", str(enforcement["uid"])))
+    return found + [("note", str(note)) for note in _items(enforcement.get("notes"))]
+
+
+def _items(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _why(door: Door, args: argparse.Namespace) -> None:
+    found = door.workspaces.why(args.run)
+    if door.is_json:
+        door.print(found)
+        return
+    ended = "" if found.exit_code is None else f", exit code {found.exit_code}"
+    print(printable(f"{found.run_id} in {found.workspace_id}: {found.state}{ended}"))
+    if found.reason:
+        print(f"  {printable(found.reason)}")
+    print(style("held by", "1"))
+    for name, held in [("sandbox", found.sandbox), *walls_of(found.enforcement)]:
+        print(f"  {style(name.ljust(22), '2')}  {printable(held)}")
+    print(style("denied", "1"))
+    for denial in found.denials:
+        times = f" ({denial.count} times)" if denial.count > 1 else ""
+        print(f"  {style(denial.kind.ljust(22), '2')}  {printable(denial.what)}{times}")
+        if denial.remedy:
+            print(f"  {'':<22}  to allow it: {printable(denial.remedy)}")
+    if not found.denials:
+        print("  nothing that a wall reported; what is not shown inside is simply not there")
+
+
 COMMANDS = {
     "run": Command(
         arguments=_run_arguments,
@@ -262,11 +404,14 @@ COMMANDS = {
   aw run --source . -- make test
   aw run fix-login/a1 --timeout 600 -- sh -c 'npm ci && npm test'
   aw run --source . --network pypi.org,files.pythonhosted.org -- pip install -r requirements.txt
+  aw run --source . --agent claude --prompt 'fix the login bug'
   aw run --source . --detach -- ./long-job
+  aw run fix-login/a1 --keep -- git status
 """,
     ),
     "runs": Command(arguments=_runs_arguments, run=_runs, examples="  aw runs\n  aw runs fix-login/a1\n"),
     "logs": Command(arguments=_logs_arguments, run=_logs, examples="  aw logs -f run-1m7gh8mrjce7120h\n"),
     "attach": Command(arguments=_one_run, run=_attach, examples="  aw attach run-1m7gh8mrjce7120h\n"),
+    "why": Command(arguments=_one_run, run=_why, examples="  aw why run-1m7gh8mrjce7120h\n"),
     "stop": Command(arguments=_stop_arguments, run=_stop, examples="  aw stop run-1m7gh8mrjce7120h\n"),
 }

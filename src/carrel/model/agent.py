@@ -67,9 +67,10 @@ def find_agent(table: dict[str, Agent], name: str) -> Agent:
 
     near = get_close_matches(name, table, n=1)
     meant = f"did you mean {near[0]}? " if near else ""
+    known = ", ".join(sorted(table))
     raise Invalid(
         f"there is no agent {name!r}",
-        hint=f"{meant}known are {', '.join(sorted(table))}; a command of your own is written 'CMD {PROMPT}', or after --",
+        hint=f"{meant}known are {known}; a command of your own is written 'CMD {PROMPT}', or after --",
     )
 
 

@@ -11,7 +11,8 @@ moment ago, proves nothing. The rules of this file:
    and is opened under rules 1 and 2.
 4. Before a file is opened, its kind is known: an O_PATH descriptor is looked at, and only a regular file is opened for
    reading, through that same descriptor. A pipe would block, a device may act.
-   On a mount with `nodev` the kernel itself refuses devices and O_NONBLOCK disarms pipes, so there one open is enough.
+   On a mount with `nodev` the kernel itself refuses devices and O_NONBLOCK disarms pipes, so there one open is enough;
+   a root that is read often gets such a mount for itself, where we may make one.
 5. Errors name the public path, as the agent sees it, with control characters escaped; never the host's.
 """
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from contextlib import suppress
 from errno import (
     EAGAIN,
     EEXIST,
@@ -62,6 +64,7 @@ from carrel.system.openat2 import (
     OPENAT2,
     RESOLVERS,
     SIZE,
+    clone_without_devices,
     openat2_unexplained,
     prepare,
     probe,
@@ -77,13 +80,24 @@ MAX_PATH_BYTES = 4095  # the kernel's 4096 include the NUL
 HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # to look at an entry itself
 READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY
+_OFTEN = 64
 _ENCODING = sys.getfilesystemencoding()
 
 
 class Root:
     """An open directory one cannot leave; closed by `with`, or by `close`."""
 
-    __slots__ = ("_direct", "_kept_out", "_open", "fd", "fills_reads", "public_mount", "resolver")
+    __slots__ = (
+        "_direct",
+        "_direct_fd",
+        "_kept_out",
+        "_open",
+        "_slow",
+        "fd",
+        "fills_reads",
+        "public_mount",
+        "resolver",
+    )
 
     def __init__(self, fd: int, *, public: str = PUBLIC_MOUNT, resolver: str | None = None, keep_out: str = "") -> None:
         """Take over an O_PATH descriptor of a directory; `Root.open` is the usual way."""
@@ -93,10 +107,11 @@ class Root:
         self.resolver = resolver or probe(fd)
         self._open = RESOLVERS[self.resolver]
         self._direct: object | None = None
+        self._direct_fd = fd
+        self._slow = 0  # files opened in two steps so far
         self.fills_reads = False  # whether a short read by `open_direct` proves the end of the file
         if self.resolver == "openat2" and os.fstatvfs(fd).f_flag & os.ST_NODEV:
-            self._direct = prepare(READ_FLAGS, BENEATH | NO_MAGICLINKS | NO_XDEV)
-            self.fills_reads = _file_system(fd) in _PAGE_CACHED
+            self._allow_direct(fd)
 
     @classmethod
     def open(
@@ -127,6 +142,8 @@ class Root:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
+            if self._direct_fd != fd:
+                os.close(self._direct_fd)
 
     def __enter__(self) -> Self:
         return self
@@ -264,6 +281,9 @@ class Root:
 
     def open_known(self, raw: bytes) -> tuple[int, os.stat_result]:
         """The same by the way that is right on every mount: look at it, then open what was looked at."""
+        self._slow += 1
+        if self._slow == _OFTEN and self.resolver == "openat2":
+            self._get_own_mount()
         handle = self._open(self.fd, raw, os.O_PATH)
         try:
             return reopen(handle)
@@ -279,8 +299,19 @@ class Root:
         how = self._direct
         if how is None:
             return -1
-        fd: int = openat2_unexplained(OPENAT2, self.fd, raw, how, SIZE)
+        fd: int = openat2_unexplained(OPENAT2, self._direct_fd, raw, how, SIZE)
         return fd
+
+    def _allow_direct(self, fd: int) -> None:
+        self._direct = prepare(READ_FLAGS, BENEATH | NO_MAGICLINKS | NO_XDEV)
+        self._direct_fd = fd
+        self.fills_reads = _file_system(fd) in _PAGE_CACHED
+
+    def _get_own_mount(self) -> None:
+        """A mount costs as much to make and drop as fifty reads save, so only a root that is used often gets one."""
+        if os.geteuid() == 0:
+            with suppress(OSError):  # an old kernel, or root without the right to mount
+                self._allow_direct(clone_without_devices(self.fd))
 
 
 # File systems that read through the page cache: they give all that was asked for, or all there is.

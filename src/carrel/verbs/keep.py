@@ -9,10 +9,9 @@ lock of the box is held while a command runs in it: who gets the lock knows that
 
 from __future__ import annotations
 
-import os
 import time
 
-from carrel.errors import BY_CODE, CarrelError, Invalid, SandboxUnavailable, WorkspaceBusy
+from carrel.errors import BY_CODE, Invalid, SandboxUnavailable, WorkspaceBusy
 from carrel.model.digest import blake2b
 from carrel.model.event import CommandCompleted
 from carrel.model.run import Command, Run
@@ -52,7 +51,7 @@ def run_kept(
         # the box kills all that it can reach between two commands, which without a wall is everything
         raise Invalid("a box cannot be kept without a sandbox", hint="leave out --sandbox none, or --keep")
     if spec.tty or spec.concurrent:
-        raise Invalid("a box that is kept has no terminal and shares its workspace with nobody", hint="run without --keep")
+        raise Invalid("a box has no terminal, and shares its workspace with nobody", hint="run without --keep")
     spec = running.checked(home, spec)
     workspace = materialise(home, show.get(home, workspace_id))
     with home.hold(_lock(workspace.uid), wait_seconds=QUEUE_SECONDS):

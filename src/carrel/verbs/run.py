@@ -89,7 +89,7 @@ def run(home: Home, workspace_id: str, spec: RunSpec, *, fork: bool = False) -> 
     without threads, such as the command line: it saves starting an interpreter.
     """
     workspace = show.get(home, workspace_id)
-    spec = checked(home, _with_agent(home, spec, workspace))
+    spec = checked(home, spec, prompt=workspace.config.get("prompt"))
     workspace = materialise(home, workspace)
     if not spec.concurrent:
         _make_way(home, workspace)
@@ -128,19 +128,41 @@ def start(home: Home, workspace: Workspace, spec: RunSpec, *, fork: bool) -> Run
             if isinstance(error, OSError):
                 raise SandboxUnavailable(f"the runner of {run_id} could not be started: {error.strerror}") from error
             raise
+        except KeyboardInterrupt:  # who asked for it will never learn its id
+            control.request_stop(directory, at_once=True)
+            raise
     return get(home, run_id)
 
 
-def _with_agent(home: Home, spec: RunSpec, workspace: Workspace) -> RunSpec:
+def record_clone_failure(home: Home, workspace_id: str, spec: RunSpec, error: CarrelError) -> Run:
+    """Give a run that was asked for together with its workspace its end, because the workspace could not be filled."""
+    spec = checked(home, spec)
+    workspace = show.get(home, workspace_id)
+    run_id = f"run-{home.new_id()}"
+    with home.hold(workspace.id):
+        names = {**workspace.names(), "run_id": run_id}
+        digest = write_run(workspace, run_id, spec.prompt)
+        body = error.as_dict()["error"]
+        failed = RunFailed(
+            **names,
+            exit_code=NOT_STARTED_CODE,
+            reason=error.message,
+            error=body if isinstance(body, dict) else None,
+        )
+        home.record(workspace.task_id, _starting(home, workspace, run_id, spec, digest), failed)
+    return get(home, run_id)
+
+
+def _with_agent(home: Home, spec: RunSpec, told: object) -> RunSpec:
     """The spec with what its agent needs; what the caller says stands."""
     if spec.agent is None:
-        return spec.replace(network=spec.network or home.settings.sandbox.network)
+        return spec
     from carrel.model.agent import command_of, find_agent
 
     agent = find_agent(home.settings.agents, spec.agent)
-    told = workspace.config.get("prompt")
     prompt = spec.prompt or (told if isinstance(told, str) else None)
     return spec.replace(
+        agent=None,
         command=command_of(agent, spec.agent, prompt, spec.command),
         prompt=prompt,
         network=spec.network or agent.network,
@@ -150,8 +172,9 @@ def _with_agent(home: Home, spec: RunSpec, workspace: Workspace) -> RunSpec:
     )
 
 
-def checked(home: Home, spec: RunSpec) -> RunSpec:
-    """The spec with the settings filled in, or what is wrong with it."""
+def checked(home: Home, spec: RunSpec, *, prompt: object = None) -> RunSpec:
+    """The spec with its agent and the settings filled in, or what is wrong with it."""
+    spec = _with_agent(home, spec, prompt)
     if not spec.command or not all(isinstance(word, str) and word and "\0" not in word for word in spec.command[:1]):
         raise Invalid("there is no command to run", hint="aw run ID -- COMMAND ARGUMENTS")
     if any("\0" in word for word in spec.command):
@@ -203,7 +226,14 @@ def _announce(home: Home, workspace: Workspace, run_id: str, spec: RunSpec) -> N
         raise _busy(workspace, busy[0])
     before = _keep(home, workspace, "before_run") if not busy else None
     digest = write_run(workspace, run_id, spec.prompt)
-    fact = RunStarting(
+    # An intent needs no sync: the end is synced, and with it all that was written before.
+    home.record(workspace.task_id, _starting(home, workspace, run_id, spec, digest, before), durable=False)
+
+
+def _starting(
+    home: Home, workspace: Workspace, run_id: str, spec: RunSpec, digest: str, before: str | None = None
+) -> RunStarting:
+    return RunStarting(
         **workspace.names(),
         run_id=run_id,
         command=spec.command,
@@ -216,7 +246,6 @@ def _announce(home: Home, workspace: Workspace, run_id: str, spec: RunSpec) -> N
         snapshot_before=before,
         box=spec.box,
     )
-    home.record(workspace.task_id, fact)
 
 
 def _busy(workspace: Workspace, other: Run) -> WorkspaceBusy:

@@ -1,0 +1,173 @@
+"""Make a new state from kept ones without any file: part of one put into another, and contents kept by themselves.
+
+Giving back some paths moves the base for these paths alone: the new base is the old one with what the workspace has
+there. Its trees are changed as bytes; a layer that shows through goes on showing through.
+"""
+
+from __future__ import annotations
+
+from carrel.snapshots.entries import (
+    DIR,
+    FILE,
+    LEFT_OUT,
+    NO_DIGEST,
+    WHITEOUT,
+    Entry,
+    decode_tree,
+    encode_entry,
+    encode_tree,
+    flags,
+)
+from carrel.snapshots.merge import keep
+from carrel.snapshots.trees import compare
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from carrel.model.change import Plan
+    from carrel.snapshots.objects import Objects, Writer
+    from carrel.snapshots.trees import Tree
+
+
+def graft(writer: Writer, base: Tree, theirs: Tree, paths: Iterable[str]) -> str:
+    """The root of `base` with what `theirs` has at these paths, such as `work/src`, and below them.
+
+    The caller commits the writer. Only `work/` can be changed this way.
+    """
+    return _Graft(writer, base, theirs).run(list(paths))
+
+
+class _Folder:
+    """A directory of the new state that differs from the old one: its entries, and those directories in it that do."""
+
+    def __init__(self, entry: Entry, names: dict[str, Entry]) -> None:
+        self.entry = entry
+        self.names = names
+        self.below: dict[str, _Folder] = {}
+
+
+class _Graft:
+    def __init__(self, writer: Writer, base: Tree, theirs: Tree) -> None:
+        self._writer = writer
+        self._base = base
+        self._theirs = theirs
+        self._over = base.stack_key
+
+    def run(self, paths: list[str]) -> str:
+        top = dict(self._base.top.layers[0].entries())
+        work = top["work"]
+        if work.digest == NO_DIGEST:  # a state without objects: nobody looked at its directories
+            work = self._like_theirs("work", over=work.over)
+        if "output" in top and top["output"].digest == NO_DIGEST:
+            top["output"] = self._like_theirs("output", digest=self._writer.put_tree(b""))
+        tree = _Folder(work, _entries(self._base.objects, work.digest))
+        gone = ""  # below this nothing is left
+        for delta in compare(self._base, self._theirs, paths):
+            if gone and delta.path.startswith(gone):
+                continue
+            above, _, name = delta.path.rpartition("/")
+            folder = self._open(tree, above)
+            if delta.new is None:
+                gone = f"{delta.path}/"
+                self._remove(folder, name)
+            elif delta.new.kind == DIR:
+                self._open(tree, delta.path).entry = self._copy(delta.new, folder.below[name].entry)
+            else:
+                folder.below.pop(name, None)
+                folder.names[name] = self._copy(delta.new)
+        top["work"] = self._finish(tree)
+        return self._writer.put_tree(_encode(top)).hex()
+
+    def _like_theirs(self, name: str, *, digest: bytes = NO_DIGEST, over: str = "") -> Entry:
+        found = self._theirs.top.find(name)
+        if found is None or found.kind != DIR:
+            return Entry(DIR, 0o755, digest=digest, over=over)
+        return Entry(DIR, found.mode, found.mtime_ns, digest=digest, xattrs=found.xattrs, over=over)
+
+    def _remove(self, folder: _Folder, name: str) -> None:
+        folder.below.pop(name, None)
+        folder.names.pop(name, None)
+        if self._over:  # the layers below may have the name
+            folder.names[name] = Entry(WHITEOUT)
+
+    def _open(self, tree: _Folder, path: str) -> _Folder:
+        """The directory at a path of the new state, made if it is not there."""
+        folder = tree
+        at = "work"
+        for name in path.split("/")[1:]:
+            at += f"/{name}"
+            if name not in folder.below:
+                folder.below[name] = self._make(folder.names.get(name), at)
+            folder = folder.below[name]
+        return folder
+
+    def _make(self, own: Entry | None, path: str) -> _Folder:
+        if own is not None and own.kind == DIR:
+            return _Folder(own, _entries(self._base.objects, own.digest))
+        seen = self._base.find(path)
+        if own is None and seen is not None and seen.kind == DIR:  # a layer's: it goes on showing through
+            return _Folder(self._copy(seen), {})
+        there = self._theirs.find(path)
+        fresh = self._copy(there) if there is not None and there.kind == DIR else Entry(DIR, 0o755)
+        fresh.flags = flags(opaque=bool(self._over))
+        return _Folder(fresh, {})
+
+    def _copy(self, entry: Entry, old: Entry | None = None) -> Entry:
+        """The entry as it is kept; a directory gets its content later, and stays as opaque as it was."""
+        tree = self._theirs
+        if entry.kind == DIR:
+            kept = flags(opaque=old is not None and old.opaque)
+            return Entry(DIR, entry.mode, entry.mtime_ns, xattrs=tree.xattrs(entry), flags=kept)
+        if entry.kind != FILE:
+            return Entry(entry.kind, entry.mode, entry.mtime_ns, entry.size, target=entry.target)
+        digest = bytes.fromhex(keep(self._writer, tree, entry))
+        kept = flags(sparse=entry.sparse, torn=entry.torn)
+        return Entry(FILE, entry.mode, entry.mtime_ns, entry.size, digest, xattrs=tree.xattrs(entry), flags=kept)
+
+    def _finish(self, tree: _Folder) -> Entry:
+        """Write the changed directories, the inner ones first."""
+        todo, order = [tree], []
+        while todo:
+            folder = todo.pop()
+            order.append(folder)
+            todo += folder.below.values()
+        for folder in reversed(order):
+            folder.names.update({name: below.entry for name, below in folder.below.items()})
+            inside = [entry for entry in folder.names.values() if entry.kind in (DIR, FILE)]
+            gaps = any(entry.gaps for entry in inside)
+            gaps = gaps or any(entry.kind == LEFT_OUT for entry in folder.names.values())
+            entry = folder.entry
+            folder.entry = Entry(
+                DIR,
+                entry.mode,
+                entry.mtime_ns,
+                sum(each.size for each in inside),
+                self._writer.put_tree(_encode(folder.names)),
+                xattrs=entry.xattrs,
+                flags=flags(opaque=entry.opaque, gaps=gaps),
+                over=entry.over,
+            )
+            # Its parent holds the folder, not this entry: it is read from there when its turn comes.
+        return tree.entry
+
+
+def hold_contents(writer: Writer, plan: Plan) -> str:
+    """A root that keeps every content that doing or undoing the plan needs. The caller commits the writer."""
+    names: dict[str, Entry] = {}
+    for step in plan.steps:
+        if step.action == "write":
+            names[step.digest] = Entry(FILE, size=step.size, digest=bytes.fromhex(step.digest))
+        if step.before.startswith("f"):
+            digest = step.before.partition(":")[2]
+            names[digest] = Entry(FILE, size=step.old_size, digest=bytes.fromhex(digest))
+    return writer.put_tree(_encode(names)).hex()
+
+
+def _entries(objects: Objects, digest: bytes) -> dict[str, Entry]:
+    return decode_tree(objects.get(digest)) if digest != NO_DIGEST else {}
+
+
+def _encode(names: dict[str, Entry]) -> bytes:
+    return encode_tree({name: encode_entry(name, entry) for name, entry in names.items()})
+

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, suppress
 
-from carrel.errors import DiskFull, FilesystemError, InvalidId, PermissionDenied
+from carrel.errors import DiskFull, FilesystemError, InvalidId, InvalidSource, PermissionDenied
 from carrel.home import Home
 from carrel.model.event import Caller
 from carrel.model.names import DEFAULT_AGENT, check_part, parse_id
@@ -91,19 +91,19 @@ class Local:
 
         task, agent = self._name(task, agent, id)
         spec = parse(source)
+        said = progress or (lambda _: None)
         if spec.kind == "fork":
             from carrel.verbs.fork import fork
 
-            return fork(self._home, spec.location, task, agent, snapshot=spec.snapshot, config=dict(config or {}))
-        workspace = create(
-            self._home,
-            task,
-            agent,
-            source=spec.absolute(self._directory).spec(),
-            config=config,
-            lazy=lazy,
-            progress=progress or (lambda _: None),
-        )
+            if lazy:
+                raise InvalidSource("a fork cannot be made later: its parent goes on changing", hint="without lazy")
+            more = dict(config or {})
+            workspace = fork(
+                self._home, spec.location, task, agent, snapshot=spec.snapshot, config=more, progress=said
+            )
+        else:
+            source = spec.absolute(self._directory).spec()
+            workspace = create(self._home, task, agent, source=source, config=config, lazy=lazy, progress=said)
         self._made.append(workspace.id)
         return workspace
 
@@ -344,10 +344,11 @@ class Local:
     def fork(
         self, id: str, *, new_id: str | None = None, count: int = 1, snapshot: str | None = None
     ) -> Sequence[Workspace]:
-        from carrel.verbs.fork import fork, fork_names
+        from carrel.verbs.fork import fork_several
 
-        names = fork_names(self._home, id, new_id, count)
-        return [fork(self._home, id, task, agent, snapshot=snapshot) for task, agent in names]
+        made = fork_several(self._home, id, new_id, count, snapshot=snapshot)
+        self._made += [workspace.id for workspace in made]
+        return made
 
     # -- files --
 

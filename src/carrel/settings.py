@@ -25,13 +25,18 @@ class Storage(Value):
 
     workspaces_path: str | None = None  # null: <home>/workspaces; relative to the file that says it, or to the cwd
     min_free_mb: int = 16  # below this no workspace is made
+    mechanism: str = "auto"  # how files are shared; auto is the cheapest that this machine has, see aw doctor
 
 
 class Git(Value):
     """How repositories are fetched."""
 
     shallow: bool = True
-    default_branch: str | None = None
+    default_branch: str | None = None  # null: the repository's own
+    submodules: bool = False  # whether submodules are fetched too
+    lfs: bool = False  # whether a repository with LFS is refused unless its large files can be fetched
+    allow_ssh: bool = False
+    private_hosts: list[str] = []  # hosts that may have private addresses, and be spoken to without encryption
 
 
 class Workspaces(Value):
@@ -154,6 +159,7 @@ SECTIONS: dict[str, type[Value]] = {
     "store": Store,
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
+    "storage.mechanism": ("auto", "overlay", "rootless-overlay", "btrfs", "reflink", "copy"),
     "sandbox.default": ("auto", "none", "bubblewrap", "vm"),
     **{f"policy.{key}": ("allow", "ask", "deny") for key in ("read", "write", "overwrite", "delete", "execute")},
 }

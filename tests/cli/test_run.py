@@ -25,7 +25,12 @@ class Program:
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [PROGRAM, *arguments], env=self.environment, cwd=self.directory, input=stdin, capture_output=True, check=False
+            [PROGRAM, *arguments],
+            env=self.environment,
+            cwd=self.directory,
+            input=stdin,
+            capture_output=True,
+            check=False,
         )
 
     def json(self, *arguments: str) -> object:
@@ -78,7 +83,8 @@ def test_json_is_one_document_with_the_run_and_what_it_printed(aw: Program) -> N
     aw("create", "--id", "t/a")
     found = aw.json("run", "t/a", "--env", "NAME=Ada", "--prompt", "say hi")
     assert found["error"]["code"] == "invalid_usage"  # type: ignore[index]
-    done = aw("run", "t/a", "--env", "NAME=Ada", "--prompt", "say hi", "--format", "json", "--", "sh", "-c", "echo $NAME")
+    options = ["--env", "NAME=Ada", "--prompt", "say hi", "--format", "json"]
+    done = aw("run", "t/a", *options, "--", "sh", "-c", "echo $NAME")
     document = json.loads(done.stdout)
     assert document["stdout"] == "Ada\n"
     assert document["run"]["state"] == "completed"
@@ -109,10 +115,13 @@ def test_rm_moves_the_workspace_to_the_trash_afterwards(aw: Program) -> None:
     assert aw("cat", "t/a", "work/x").returncode == 0
 
 
-def test_an_interrupt_stops_the_run(aw: Program) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_run_with_its_whole_tree(aw: Program, number: signal.Signals) -> None:
     aw("create", "--id", "t/a")
+    mark = f"3{os.getpid()}.25"
+    script = f"trap 'echo bye' TERM; (trap '' TERM; exec sleep {mark}) & echo up; wait; wait"
     process = subprocess.Popen(
-        [PROGRAM, "run", "t/a", "--", "sh", "-c", "echo up; sleep 60"],
+        [PROGRAM, "run", "t/a", "--", "bash", "-c", script],
         env=aw.environment,
         cwd=aw.directory,
         stdin=subprocess.DEVNULL,
@@ -121,10 +130,79 @@ def test_an_interrupt_stops_the_run(aw: Program) -> None:
     )
     assert process.stdout
     assert process.stdout.readline() == b"up\n"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     process.communicate(timeout=30)
     (only,) = aw.json("runs", "t/a")  # type: ignore[misc]
     assert only["state"] == "cancelled"
+    assert aw("logs", only["run_id"]).stdout == b"up\nbye\n"
+    assert mark not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+
+
+def test_keep_runs_short_commands_in_one_box(aw: Program) -> None:
+    aw("create", "--id", "t/a")
+    data = bytes(range(256)) * 4000
+    done = aw("run", "t/a", "--keep", "--", "sh", "-c", "cat; echo e >&2; exit 7", stdin=data)
+    assert (done.returncode, done.stdout, done.stderr) == (7, data, b"e\n")
+    assert aw("run", "t/a", "--keep", "--timeout", "0.3", "--", "sleep", "60").returncode == 124
+    missing = aw("run", "t/a", "--keep", "--", "no-such-program")
+    assert (missing.returncode, missing.stdout) == (125, b"")
+    assert b"no such file" in missing.stderr
+    found = aw.json("run", "t/a", "--keep", "--")
+    assert found["error"]["code"] == "invalid_usage"  # type: ignore[index]
+    document = json.loads(aw("run", "t/a", "--keep", "--format", "json", "--", "echo", "hi").stdout)
+    assert (document["stdout"], document["command"]["exit_code"]) == ("hi\n", 0)
+    (box,) = aw.json("runs", "t/a")  # type: ignore[misc]
+    assert (box["state"], box["commands"], box["run_id"]) == ("running", 4, document["command"]["run_id"])
+    assert aw("run", "t/a", "--keep", "--tty", "--", "true").returncode == 2
+    assert aw("stop", box["run_id"]).returncode == 0
+    assert aw.json("runs", "t/a")[0]["state"] == "cancelled"  # type: ignore[index]
+
+
+def test_a_signal_ends_a_kept_command_and_not_the_box(aw: Program) -> None:
+    aw("create", "--id", "t/a")
+    aw("run", "t/a", "--keep", "--", "true")
+    process = subprocess.Popen(
+        [PROGRAM, "run", "t/a", "--keep", "--", "sh", "-c", "echo up; sleep 60"],
+        env=aw.environment,
+        cwd=aw.directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == b"up\n"
+    process.terminate()
+    assert process.wait(timeout=10) == 130
+    process.stdout.close()
+    assert aw("run", "t/a", "--keep", "--", "sh", "-c", "ps -e | grep -c sleep").stdout == b"0\n"
+    (box,) = aw.json("runs", "t/a")  # type: ignore[misc]
+    assert (box["state"], box["commands"]) == ("running", 3)
+    aw("stop", "--now", box["run_id"])
+
+
+def test_why_and_show_name_the_walls_and_the_denials(aw: Program) -> None:
+    aw("create", "--id", "t/a")
+    aw("run", "t/a", "--timeout", "0.3", "--", "sleep", "60")
+    (run,) = aw.json("runs", "t/a")  # type: ignore[misc]
+    said = aw("why", run["run_id"]).stdout.decode()
+    for word in ("timed_out", "mount namespace", "network namespace", "seccomp", "longer than 0.3", "--timeout"):
+        assert word in said
+    found = aw.json("why", run["run_id"])
+    assert found["denials"][0]["kind"] == "time"  # type: ignore[index]
+    shown = aw("show", "t/a").stdout.decode()
+    assert f"{run['run_id']}: timed_out" in shown
+    assert "mount namespace" in shown
+    assert aw.json("show", "t/a")["last_run"]["run_id"] == run["run_id"]  # type: ignore[index]
+    assert aw("why", "run-none").returncode == 3
+
+
+def test_a_clone_that_fails_is_a_failed_run(aw: Program) -> None:
+    done = aw("run", "--source", "clone:./missing.git", "--id", "t/a", "--", "true")
+    assert done.returncode == 125
+    assert b"missing.git" in done.stderr
+    assert b"Traceback" not in done.stderr
+    (run,) = aw.json("runs", "t/a")  # type: ignore[misc]
+    assert run["state"] == "failed"
+    assert aw.json("show", "t/a")["state"] == "failed"  # type: ignore[index]
 
 
 def test_a_killed_command_line_leaves_the_run_running(aw: Program) -> None:

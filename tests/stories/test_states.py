@@ -154,14 +154,14 @@ def test_a_file_whose_beginning_nobody_kept_is_not_merged_by_guessing(
     desk: Workspace, workspaces: Local, origin: Path
 ) -> None:
     (origin / "README.md").write_text("zero\none\ntwo\nthree\n")
-    with pytest.raises(OriginMoved, match="README.md"):
+    with pytest.raises(OriginMoved, match=r"README\.md"):
         workspaces.apply(desk.id)
 
 
 def test_a_conflict_is_refused_as_a_whole_or_marked(desk: Workspace, workspaces: Local, origin: Path) -> None:
     (origin / "README.md").write_text("one\nzwei\nthree\n")
     before = contents(origin)
-    with pytest.raises(OriginMoved, match="README.md"):
+    with pytest.raises(OriginMoved, match=r"README\.md"):
         workspaces.apply(desk.id)
     assert contents(origin) == before
     done = workspaces.apply(desk.id, mark_conflicts=True)

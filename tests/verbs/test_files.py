@@ -123,7 +123,7 @@ def test_names_that_only_look_dangerous_are_names(workspaces: Local, desk: Works
 
 
 @pytest.mark.parametrize("path", [".aw/run.json", ".aw/new", ".aw/deep/er", "work/link/run.json", "work/link/x/y"])
-def test_the_metadata_can_be_read_but_not_changed_by_any_way_there(workspaces: Local, desk: Workspace, path: str) -> None:
+def test_the_metadata_can_be_read_but_not_changed_by_any_way(workspaces: Local, desk: Workspace, path: str) -> None:
     os.symlink("../.aw", f"{desk.path}/work/link")
     before = {name: Path(desk.path, ".aw", name).read_bytes() for name in os.listdir(f"{desk.path}/.aw")}
     for attempt in (

@@ -22,7 +22,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _run(door: Door, args: argparse.Namespace) -> None:
     if args.action == "list":
         templates = door.workspaces.templates()
-        text = table(("TEMPLATE", "PATH"), [(t.name, t.path) for t in templates]) if templates else None
+        rows = [(t.name, "shared" if t.shared else "copied: put there by hand", t.path) for t in templates]
+        text = table(("TEMPLATE", "FILES ARE", "PATH"), rows) if templates else None
         door.print(templates, text)
         return
     if not args.name:

@@ -309,14 +309,22 @@ class SnapshotRestored(Fact):
     removed: int = 0
 
 
+class SnapshotRestoreFailed(Fact):
+    """The state could not be brought back; the workspace is as it was."""
+
+    operation_id: str
+    reason: str
+
+
 class ChangesApplying(Fact):
-    """We are about to give changes back to the origin."""
+    """We are about to give changes back to the origin, or to take them back."""
 
     target: str
     operation_id: str
     paths: list[str]
     before: str
     undoes: str = ""
+    next_base: str = ""  # what the base will be when it is done
 
 
 class ChangesApplied(Fact):
@@ -329,7 +337,7 @@ class ChangesApplied(Fact):
     base_before: str
     before: str = ""
     undoes: str = ""
-    commit: str = ""
+    commit: str = ""  # where the branch is now
     steps: int = 0
 
 
@@ -372,6 +380,7 @@ FACTS: tuple[type[Value], ...] = (
     SnapshotDropped,
     SnapshotRestoring,
     SnapshotRestored,
+    SnapshotRestoreFailed,
     ChangesApplying,
     ChangesApplied,
     ChangesApplyFailed,

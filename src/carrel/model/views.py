@@ -79,7 +79,8 @@ def _run(records: Records, event_type: str, data: dict[str, Any], stream: str, a
 
 def _snapshot(records: Records, data: dict[str, Any], stream: str, at: str) -> None:
     key = data["snapshot_id"]
-    records.put("snapshot", key, {**data, "taken_at": at}, task=stream, label=key, live=False, pending=False)
+    # Found by the incarnation: a workspace may come back from the trash in another task, with all its states.
+    records.put("snapshot", key, {**data, "taken_at": at}, task=stream, label=data["uid"], live=False, pending=False)
     desk = records.get("workspace", data["uid"])
     if desk:
         _put_workspace(records, {**desk, "last_root": data["root"]})

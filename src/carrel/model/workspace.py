@@ -77,6 +77,7 @@ TABLE: dict[tuple[str, str], str] = {
     ("purging", "workspace_purged"): "purged",
     ("ready", "snapshot_restoring"): "reverting",
     ("reverting", "snapshot_restored"): "ready",
+    ("reverting", "snapshot_restore_failed"): "ready",
     ("ready", "changes_applying"): "applying",
     ("applying", "changes_applied"): "ready",
     ("applying", "changes_apply_failed"): "ready",
@@ -114,7 +115,7 @@ def fold(
     """The workspace's record after one more event."""
     state = next_state(record, event_type, data)
     if record and event_type in _TAKEN_BACK and state == record["before"].get("state"):
-        return {**record, **record["before"], "updated_at": at, "before": {}}
+        return {**record, **record["before"], "updated_at": at, "before": {}, "step": {}}
     new = _fresh(data, stream, at) if record is None else dict(record)
     new["before"] = {key: record[key] for key in _STEP} if record and state in PENDING else {}
     if state in ("ready", "failed", "planned"):
@@ -138,6 +139,7 @@ _TAKEN_BACK = (
     "workspace_create_failed",
     "workspace_destroy_failed",
     "workspace_restore_failed",
+    "snapshot_restore_failed",
     "changes_apply_failed",
 )
 _STEP = (

@@ -62,18 +62,20 @@ class _Graft:
         if "output" in top and top["output"].digest == NO_DIGEST:
             top["output"] = self._like_theirs("output", digest=self._writer.put_tree(b""))
         tree = _Folder(work, _entries(self._base.objects, work.digest))
-        gone = ""  # below this nothing is left
+        gone: set[str] = set()  # below these nothing is left
         for delta in compare(self._base, self._theirs, paths):
-            if gone and delta.path.startswith(gone):
-                continue
             above, _, name = delta.path.rpartition("/")
+            if _is_below(delta.path, gone):
+                continue
             folder = self._open(tree, above)
             if delta.new is None:
-                gone = f"{delta.path}/"
+                gone.add(delta.path)
                 self._remove(folder, name)
             elif delta.new.kind == DIR:
-                self._open(tree, delta.path).entry = self._copy(delta.new, folder.below[name].entry)
+                made = self._open(tree, delta.path)
+                made.entry = self._copy(delta.new, made.entry)
             else:
+                gone.add(delta.path)
                 folder.below.pop(name, None)
                 folder.names[name] = self._copy(delta.new)
         top["work"] = self._finish(tree)
@@ -148,7 +150,6 @@ class _Graft:
                 flags=flags(opaque=entry.opaque, gaps=gaps),
                 over=entry.over,
             )
-            # Its parent holds the folder, not this entry: it is read from there when its turn comes.
         return tree.entry
 
 
@@ -164,10 +165,18 @@ def hold_contents(writer: Writer, plan: Plan) -> str:
     return writer.put_tree(_encode(names)).hex()
 
 
+def _is_below(path: str, tops: set[str]) -> bool:
+    at = path.rfind("/")
+    while at > 0:
+        if path[:at] in tops:
+            return True
+        at = path.rfind("/", 0, at)
+    return False
+
+
 def _entries(objects: Objects, digest: bytes) -> dict[str, Entry]:
     return decode_tree(objects.get(digest)) if digest != NO_DIGEST else {}
 
 
 def _encode(names: dict[str, Entry]) -> bytes:
     return encode_tree({name: encode_entry(name, entry) for name, entry in names.items()})
-

@@ -7,6 +7,8 @@ workspace, by a function of its own: `sources.fork.fork`.
 
 from __future__ import annotations
 
+from carrel.errors import InvalidSource
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +35,20 @@ SOURCES: dict[str, Driver] = {
     "worktree": Driver("worktree"),
     "folder": Driver("folder"),
     "overlay": Driver("overlay"),
-    "fork": Driver("fork"),
     "template": Driver("template"),
 }
+
+
+def driver_of(source: Source) -> Driver:
+    """The driver of a source, or InvalidSource if there is none that fills by itself."""
+    found = SOURCES.get(source.kind)
+    if found is None:
+        raise InvalidSource(
+            f"a workspace cannot be made from {source.kind}: yet",
+            hint=f"one of {', '.join((*SOURCES, 'fork'))}",
+            details={"kind": source.kind},
+        )
+    return found
 
 
 def attach(filled: Filled, place: Place) -> None:

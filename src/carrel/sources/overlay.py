@@ -33,9 +33,18 @@ _GLANCE = 128  # entries that a fingerprint looks at; each costs 2 µs at every 
 
 def fill(source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
     """Let `work/` show the folder."""
+    return lay(check_folder(source.location), place, options, progress)
+
+
+def lay(
+    path: str, place: Place, options: FillOptions, progress: Callable[[str], None], *, mounted: bool = True
+) -> Filled:
+    """Let `work/` show what is in a folder but for what stays behind, with git at home in it.
+
+    Not `mounted`, it gets files of its own: for a folder that may change at any time.
+    """
     import time
 
-    path = check_folder(source.location)
     notes: list[str] = []
     since = time.time_ns()
     left_out = _left_out(path, place, options)
@@ -47,7 +56,13 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
     lowers = trim.finish()
     notes += [f"{below} is another file system and looks empty in the workspace" for below in _other_mounts(path)]
     mechanism = layers.share(
-        lowers, place, choice=options.mechanism, notes=notes, progress=progress, avoid=_ours(place)
+        lowers,
+        place,
+        choice=options.mechanism,
+        notes=notes,
+        progress=progress,
+        avoid=_ours(place),
+        mounted=mounted,
     )
     if mechanism not in layers.MOUNTED:
         trim.remove()

@@ -68,6 +68,15 @@ def copy_tree(
     return copy.run(source, target)
 
 
+def copy_cheaply(source: str, target: str, owner: tuple[int, int] | None = None) -> None:
+    """Copy a tree to a path where nothing is, sharing its blocks if the file system can."""
+    try:
+        copy_tree(source, target, how=REFLINK, owner=owner)
+    except ReflinkError:
+        remove_tree(target)
+        copy_tree(source, target, owner=owner)
+
+
 def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 

@@ -96,15 +96,17 @@ def share(
     notes: list[str] | None = None,
     progress: Callable[[str], None] | None = None,
     avoid: Iterable[str] = (),
+    mounted: bool = True,
 ) -> str:
     """Let `work/` show these layers, by the cheapest mechanism that this machine has; give its name.
 
     An overlay is made but not yet visible: `attach` mounts it when the workspace is in its place. `choice` forces one
     mechanism and raises Unavailable if it is not to be had. If it comes to copying, `notes` says so and why.
-    Directories in `avoid` are not copied: ours, when they lie inside the folder that is.
+    Directories in `avoid` are not copied: ours, when they lie inside the folder that is. Layers that may change at any
+    time are not to be `mounted`: what an overlay shows of them is then undefined.
     """
     laying = Laying(lowers, place, notes=notes, progress=progress, avoid=avoid)
-    return laying.by((choice,) if choice else candidates())
+    return laying.by((choice,) if choice else candidates() if mounted else (BTRFS, REFLINK, COPY))
 
 
 def candidates() -> tuple[str, ...]:

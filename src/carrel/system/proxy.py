@@ -169,6 +169,7 @@ def start(listener: socket.socket, rules: Sequence[Rule], uid: int | None, gid: 
     if pid == 0:
         try:
             process.close_above(2, (listener.fileno(), write_end))
+            _load()
             if uid is not None:
                 process.step_down(uid, gid if gid is not None else uid)
             process.die_with(write_end)
@@ -180,6 +181,12 @@ def start(listener: socket.socket, rules: Sequence[Rule], uid: int | None, gid: 
     os.close(write_end)
     listener.close()
     return pid, reports
+
+
+def _load() -> None:
+    """Load what serving needs: the user that we become may not read root's own Python, as one of pyenv."""
+    for name in ("encodings.idna", "ipaddress", "json", "select", "signal", "ssl", "threading"):
+        __import__(name)
 
 
 def _tell(pipe: int, denial: dict[str, str]) -> None:

@@ -3,7 +3,8 @@
     snapshot of the present → a plan, merged three ways with what the origin is now → changes_applying → all of it, or
     nothing → changes_applied, and the base moves, so that a second apply gives only what is new
 
-The plan is kept beside the log under the operation's id: taking it back is the plan in the other direction.
+What is to be done is written beside the log under the operation's id, before it is begun: taking it back is the same
+in the other direction. After a crash the origin itself says whether it was done, whatever kind of place it is.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import ExitStack, contextmanager, suppress
 
-from carrel.errors import CarrelError, Conflict, Invalid, NotARepository, OriginMoved
+from carrel.errors import CarrelError, Conflict, FileNotFound, Invalid, NotARepository, OriginMoved, Refused, from_os
 from carrel.model.change import Clash, Plan, Step
 from carrel.model.event import ChangesApplied, ChangesApplyFailed, ChangesApplying
 from carrel.model.snapshot import Snapshot
@@ -21,23 +23,23 @@ from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.diff import state
 from carrel.verbs.snapshot import BASE, keep
-from carrel.verbs.state import open_store, place_of_state
+from carrel.verbs.state import open_store, place_of_state, record_end, refuse_unready, stack_finder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from carrel.home import Home
     from carrel.model.workspace import Workspace
-    from carrel.snapshots.objects import Store
+    from carrel.snapshots.objects import Store, Writer
     from carrel.snapshots.trees import Tree
 
 
 class Applied(Value):
     """What was given back."""
 
-    operation_id: str
+    operation_id: str  # empty if there was nothing to give
     target: str
     written: list[str]
     deleted: list[str]
@@ -45,6 +47,28 @@ class Applied(Value):
     refused: list[str]  # never given back: inside .git, devices
     same: int  # changes that the origin had already
     commit: str = ""
+
+
+class Move(Value):
+    """How a branch moves: to a commit that is made from the plan, to one that is known, or away."""
+
+    git_dir: str
+    branch: str
+    before: str = ""  # the commit that it is at, "" if there is no such branch
+    after: str = ""  # the commit that it goes to, "" if that is yet to be made or if the branch goes
+    parent: str = ""  # of the commit to be made; then the rest is what stands in it
+    message: str = ""
+    author: str = ""
+    when: int = 0
+
+
+class Job(Value):
+    """What an apply does: the steps of a plan in a folder, or a commit of them on a branch."""
+
+    plan: Plan
+    folder: str = ""
+    move: Move | None = None
+    keeps: tuple[str, ...] = ()  # roots of what undo needs
 
 
 def apply(
@@ -62,12 +86,22 @@ def apply(
     """
     workspace = materialise(home, show.get(home, workspace_id))
     target = _target(workspace, to)
-    with home.hold(workspace.id):
-        workspace = show.get(home, workspace.id)
+    wanted = [path.strip("/") for path in paths]
+    with home.hold(workspace.id), _hold_target(home, target):
+        workspace = refuse_unready(show.by_uid(home, workspace.uid))
         before = keep(home, workspace, cause="before_apply")
-        with open_store(home) as store, store.hold():
-            plan, do = _plan(home, store, workspace, before, target, list(paths), message, mark_conflicts)
-            return _carry_out(home, workspace, target, list(paths), before, plan, do)
+        with (
+            open_store(home) as store,
+            store.hold(),
+            state(home, store, workspace, BASE) as base,
+            state(home, store, workspace, before.id) as theirs,
+        ):
+            _refuse_unknown(base, theirs, wanted)
+            job = _plan(home, store, workspace, base, theirs, target, wanted, message, mark_conflicts)
+            if not job.plan.steps and not job.plan.same:
+                return _told(job, "", target)
+            next_base = _next_base(store, workspace, base, theirs, before, target, wanted)
+            return _carry_out(home, store, workspace, target, wanted, before, job, next_base)
 
 
 def _target(workspace: Workspace, to: str | None) -> str:
@@ -92,42 +126,88 @@ def _origin_path(workspace: Workspace) -> str:
     return str(origin["path"]) if isinstance(origin, dict) and kind in ("overlay", "worktree") else ""
 
 
+@contextmanager
+def _hold_target(home: Home, target: str, *, wait_seconds: float = 60.0) -> Iterator[None]:
+    """Two workspaces may have one origin: what one has half done must not be taken for a crash by the other."""
+    kind, _, where = target.partition(":")
+    with home.hold(f"origin {os.path.dirname(where) if kind == 'patch' else where}", wait_seconds=wait_seconds):
+        yield
+
+
+def _refuse_unknown(base: Tree, theirs: Tree, paths: list[str]) -> None:
+    for path in paths:
+        if base.find(f"work/{path}") is None and theirs.find(f"work/{path}") is None:
+            raise FileNotFound(
+                f"there is no {path} in the workspace, and was none", hint="paths are relative to work/: aw diff ID"
+            )
+
+
+# -- what is to be done ------------------------------------------------------------------------------------------------
+
+
 def _plan(
     home: Home,
     store: Store,
     workspace: Workspace,
-    before: Snapshot,
+    base: Tree,
+    theirs: Tree,
     target: str,
     paths: list[str],
     message: str | None,
     mark_conflicts: bool,
-) -> tuple[Plan, Any]:
-    """What is to be done, and a function that does it and gives the id of a commit, if it makes one."""
+) -> Job:
+    from carrel.snapshots.graft import hold_contents
+
     kind, _, where = target.partition(":")
-    with (
-        state(home, store, workspace, BASE) as base,
-        state(home, store, workspace, before.id) as theirs,
-    ):
-        if kind == "patch":
-            return _plan_patch(base, theirs, where, paths)
-        if kind == "branch":
-            return _plan_branch(home, store, workspace, base, theirs, where, paths, message, mark_conflicts)
-        return _plan_folder(home, store, workspace, base, theirs, where, paths, mark_conflicts)
+    if kind == "patch":
+        job = _plan_patch(store, base, theirs, where, paths)
+    elif kind == "branch":
+        job = _plan_branch(home, store, workspace, base, theirs, where, paths, message, mark_conflicts)
+    else:
+        job = _plan_folder(home, store, workspace, base, theirs, where, paths, mark_conflicts)
+    clashes = [clash for clash in job.plan.clashes if not clash.marked]
+    if clashes:
+        names = ", ".join(clash.path for clash in clashes[:5])
+        raise OriginMoved(
+            f"the origin changed in the same places: {names}{' …' if len(clashes) > 5 else ''}",
+            hint="--conflicts writes both versions with markers; or apply other paths, a branch:NAME or a patch:FILE",
+            details={"conflicts": [clash.as_dict() for clash in clashes]},
+        )
+    with store.writer() as writer:
+        contents = hold_contents(writer, job.plan)
+        writer.commit()
+    return job.replace(keeps=(contents, workspace.base))
 
 
-def _plan_patch(base: Tree, theirs: Tree, where: str, paths: list[str]) -> tuple[Plan, Any]:
+def _plan_patch(store: Store, base: Tree, theirs: Tree, where: str, paths: list[str]) -> Job:
+    """A patch is a file like any other: what it replaces comes back with undo."""
     from carrel.snapshots.diff import write_patch
+    from carrel.snapshots.merge import Folder, fingerprint
 
     content = b"".join(write_patch(base, theirs, paths=paths or None))
+    folder, name = os.path.split(where)
+    if not os.path.isdir(folder):
+        raise Invalid(f"there is no directory {folder} for the patch", hint="make it, or name another file")
+    with Folder(folder) as ours, store.writer() as writer:
+        there = ours.find(name)
+        before = fingerprint(ours, there)
+        if before in ("d", "x"):
+            raise Invalid(f"{where} is no file that a patch could replace", hint="name another file")
+        digest = _put(writer, content)
+        if there is not None and before.startswith("f"):
+            _put(writer, ours.read(there))
+        writer.commit()
+    step = Step(path=name, action="write", digest=digest.hex(), size=len(content), before=before)
+    if there is not None:
+        step = step.replace(old_size=there.size, old_mtime_ns=there.mtime_ns)
+    return Job(plan=Plan(steps=(step,)), folder=folder)
 
-    def do() -> str:
-        fresh = f"{where}.{os.urandom(4).hex()}"
-        with open(fresh, "wb") as file:
-            file.write(content)
-        os.rename(fresh, where)
-        return ""
 
-    return Plan(steps=()), do
+def _put(writer: Writer, data: bytes) -> bytes:
+    from carrel.snapshots.entries import CHUNK
+    from carrel.snapshots.merge import keep_large
+
+    return writer.put(data) if len(data) <= CHUNK else keep_large(writer, data)
 
 
 def _plan_folder(
@@ -139,8 +219,8 @@ def _plan_folder(
     folder: str,
     paths: list[str],
     mark_conflicts: bool,
-) -> tuple[Plan, Any]:
-    from carrel.snapshots.apply import apply_plan, finish_apply
+) -> Job:
+    from carrel.snapshots.apply import finish_apply
     from carrel.snapshots.merge import Folder, plan_merge
 
     if not os.path.isdir(folder):
@@ -153,14 +233,7 @@ def _plan_folder(
             base, ours, theirs, writer, paths=paths or None, mark_conflicts=mark_conflicts, fixed_ns=fixed_ns
         )
         writer.commit()
-    _refuse_clashes(plan)
-
-    def do() -> str:
-        with open_store(home) as opened:
-            apply_plan(opened, plan, folder)
-        return ""
-
-    return plan, do
+    return Job(plan=plan, folder=folder)
 
 
 def _plan_branch(
@@ -173,42 +246,49 @@ def _plan_branch(
     paths: list[str],
     message: str | None,
     mark_conflicts: bool,
-) -> tuple[Plan, Any]:
-    from carrel.snapshots.commit import GitCommitTree, make_commit
+) -> Job:
+    from carrel.snapshots.commit import GitCommitTree
     from carrel.snapshots.merge import plan_merge
     from carrel.system.repository import find_ref, find_repository, head_of
 
     path = _origin_path(workspace)
     found = find_repository(path) if path else None
-    parent = (find_ref(found.common, f"refs/heads/{branch}") or head_of(found)[1]) if found else None
+    tip = find_ref(found.common, f"refs/heads/{branch}") if found else None
+    parent = (tip or head_of(found)[1]) if found else None
     if not found or not parent:
         raise NotARepository(
             f"{path or workspace.source} is not a git repository with a commit", hint="--to folder, or --to patch:FILE"
         )
-    git = _git(home)
     with store.writer() as writer:
-        ours = GitCommitTree(git, found.common, parent)
+        ours = GitCommitTree(_git(home), found.common, parent)
         plan = plan_merge(base, ours, theirs, writer, paths=paths or None, mark_conflicts=mark_conflicts)
         writer.commit()
-    _refuse_clashes(plan)
-    text = message or _message(home, workspace)
+    move = Move(
+        git_dir=found.common,
+        branch=branch,
+        before=tip or "",
+        parent=parent,
+        message=message or _message(home, workspace),
+        author=_author(workspace),
+        when=int(time.time()),
+    )
+    return Job(plan=plan, move=move)
 
-    def do() -> str:
-        with open_store(home) as objects:
-            made = make_commit(
-                git,
-                found.common,
-                objects,
-                plan,
-                parent=parent,
-                branch=branch,
-                message=text,
-                author=_author(workspace),
-                when=int(time.time()),
-            )
-        return made.commit
 
-    return plan, do
+def _next_base(
+    store: Store, workspace: Workspace, base: Tree, theirs: Tree, before: Snapshot, target: str, paths: list[str]
+) -> str:
+    """What changes are counted from afterwards: the present, or the old base with the chosen paths as they are now."""
+    from carrel.snapshots.graft import graft
+
+    if target.startswith("patch:"):
+        return workspace.base
+    if not paths:
+        return before.root
+    with store.writer() as writer:
+        root = graft(writer, base, theirs, [f"work/{path}" for path in paths])
+        writer.commit()
+    return root
 
 
 def _git(home: Home) -> Any:
@@ -237,55 +317,54 @@ def _message(home: Home, workspace: Workspace) -> str:
 
     found = runs(home, workspace.id)
     asked = next((run.prompt for run in reversed(found) if run.prompt), None) or workspace.config.get("prompt")
-    title = str(asked).strip().splitlines()[0][:72] if asked else f"Changes of {workspace.id}"
+    title = next(iter(str(asked or "").strip().splitlines()), "")[:72] or f"Changes of {workspace.id}"
     lines = [f"- {' '.join(run.command)[:100]} ({run.state})" for run in found[-10:]]
     return "\n".join([title, "", f"Workspace: {workspace.id}", *(["Runs:", *lines] if lines else [])]) + "\n"
 
 
-def _refuse_clashes(plan: Plan) -> None:
-    clashes = [clash for clash in plan.clashes if not clash.marked]
-    if clashes:
-        names = ", ".join(clash.path for clash in clashes[:5])
-        raise OriginMoved(
-            f"the origin changed in the same places: {names}{' …' if len(clashes) > 5 else ''}",
-            hint="--conflicts writes both versions with markers; or apply other paths, a branch:NAME or a patch:FILE",
-            details={"conflicts": [clash.as_dict() for clash in clashes]},
-        )
+# -- doing it ----------------------------------------------------------------------------------------------------------
 
 
 def _carry_out(
     home: Home,
+    store: Store,
     workspace: Workspace,
     target: str,
     paths: list[str],
     before: Snapshot,
-    plan: Plan,
-    do: Any,
+    job: Job,
+    next_base: str,
     *,
     undoes: str = "",
-    base: str | None = None,
 ) -> Applied:
     operation_id = home.new_id()
-    _write_plan(home, operation_id, plan)
-    names = workspace.names()
-    step: dict[str, Any] = {
-        "target": target,
-        "operation_id": operation_id,
-        "paths": paths,
-        "before": before.id,
-        "undoes": undoes,
-    }
-    home.record(workspace.task_id, ChangesApplying(**names, **step))
+    intent = ChangesApplying(
+        **workspace.names(),
+        target=target,
+        operation_id=operation_id,
+        paths=paths,
+        before=before.id,
+        undoes=undoes,
+        next_base=next_base,
+    )
+    store.make_reserve()
+    home.record(workspace.task_id, intent)
+    announced = show.by_uid(home, workspace.uid)
     try:
-        commit = do()
-    except (CarrelError, OSError) as error:
-        home.record(workspace.task_id, ChangesApplyFailed(**names, operation_id=operation_id, reason=str(error)))
+        _write_job(home, operation_id, job)
+        commit = _do(home, store, job)
+    except BaseException as error:
+        with suppress(CarrelError):  # what cannot be settled now is settled when the home is opened next
+            _end(home, store, announced, job, reason=str(error) or type(error).__name__)
+        if isinstance(error, OSError):
+            raise from_os(error, f"applying the changes of {workspace.id}") from error
         raise
-    if base is None:
-        # What was given back in part is counted by content when it is asked for; the base moves with the whole.
-        base = before.root if not paths and not target.startswith("patch:") else workspace.base
-    fact = ChangesApplied(**names, **step, base=base, base_before=workspace.base, commit=commit, steps=len(plan.steps))
-    home.record(workspace.task_id, fact)
+    _record_applied(home, store, announced, job, commit)
+    return _told(job, operation_id, target, commit)
+
+
+def _told(job: Job, operation_id: str, target: str, commit: str = "") -> Applied:
+    plan = job.plan
     return Applied(
         operation_id=operation_id,
         target=target,
@@ -298,111 +377,239 @@ def _carry_out(
     )
 
 
-def _plan_file(home: Home, operation_id: str) -> str:
-    return f"{home.path}/applied/{operation_id}.json"
+def _do(home: Home, store: Store, job: Job) -> str:
+    """Do it, all or nothing, and give the commit that the branch is at afterwards, if there is one."""
+    from carrel.snapshots.apply import apply_plan
 
-
-def _write_plan(home: Home, operation_id: str, plan: Plan) -> None:
-    path = _plan_file(home, operation_id)
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    with open(path, "x") as file:
-        json.dump(plan.as_dict(), file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def read_plan(home: Home, operation_id: str) -> Plan:
-    """The plan of an apply, as it was carried out."""
-    try:
-        with open(_plan_file(home, operation_id)) as file:
-            found = json.load(file)
-    except FileNotFoundError:
-        raise Conflict(f"what {operation_id} did is not known any more", hint="aw ops") from None
-    return Plan(
-        steps=tuple(Step(**each) for each in found["steps"]),
-        clashes=tuple(Clash(**each) for each in found["clashes"]),
-        refused=tuple(found["refused"]),
-        same=found["same"],
-    )
-
-
-def take_back(home: Home, workspace_id: str, operation_id: str, applied: dict[str, Any]) -> Applied:
-    """Take an apply back: the folder gets what it had, a branch that was made goes, unless somebody moved it on."""
-    from carrel.snapshots.apply import apply_plan, reverse
-
-    workspace = show.get(home, workspace_id)
-    kind, _, where = str(applied["target"]).partition(":")
-    plan = reverse(read_plan(home, operation_id))
-
-    def put_back() -> str:
-        if kind == "folder":
-            with open_store(home) as store:
-                apply_plan(store, plan, where)
-        elif kind == "branch":
-            _drop_branch(home, workspace, where, str(applied["commit"]))
-        elif os.path.exists(where):
-            os.rename(where, f"{where}.undone")
+    move = job.move
+    if move is None:
+        apply_plan(store, job.plan, job.folder)
         return ""
+    git = _git(home)
+    if move.parent:
+        from carrel.snapshots.commit import make_commit
 
-    with home.hold(workspace.id):
-        before = keep(home, workspace, cause="before_apply")
-        return _carry_out(
-            home,
-            workspace,
-            str(applied["target"]),
-            list(applied["paths"]),
-            before,
-            plan,
-            put_back,
-            undoes=operation_id,
-            base=str(applied["base_before"]),
+        if not job.plan.steps:
+            return move.before
+        made = make_commit(
+            git,
+            move.git_dir,
+            store,
+            job.plan,
+            parent=move.parent,
+            branch=move.branch,
+            message=move.message,
+            author=move.author,
+            when=move.when,
         )
+        return made.commit
+    _move_branch(git, move)
+    return move.after
 
 
-def _drop_branch(home: Home, workspace: Workspace, branch: str, commit: str) -> None:
-    """Remove the branch, or move it back to the parent, only if it still is what we made."""
+def _move_branch(git: Any, move: Move) -> None:
+    """Put the branch to a commit that is known, or take it away, only if it still is where we left it."""
     from carrel.errors import ToolFailed
-    from carrel.system.repository import find_repository
 
-    found = find_repository(_origin_path(workspace))
-    if found is None:
-        raise OriginMoved("the origin is not a git repository any more")
+    ref = f"refs/heads/{move.branch}"
+    listed = git(["worktree", "list", "--porcelain"], git_dir=move.git_dir, stdin=None)
+    if f"branch {ref}".encode() in listed.split(b"\n"):  # its work tree would look changed all over
+        raise Refused(f"the branch {move.branch} is checked out in the origin", hint="check out another branch first")
+    arguments = [ref, move.after, move.before] if move.after else ["-d", ref, move.before]
     try:
-        _git(home)(["update-ref", "-d", f"refs/heads/{branch}", commit], git_dir=found.common, stdin=None)
+        git(["update-ref", *arguments], git_dir=move.git_dir, stdin=None)
     except ToolFailed as error:
         raise OriginMoved(
-            f"branch {branch} was moved on since", hint="remove it by hand if it is not wanted"
+            f"branch {move.branch} was moved on since", hint="change it by hand if it is not what you want"
         ) from error
 
 
+# -- how it ended ------------------------------------------------------------------------------------------------------
+
+
 def settle(home: Home, workspace: Workspace) -> str:
-    """Give an apply that was interrupted its end: the folder is finished or put back, and the log says which."""
-    from carrel.snapshots.apply import finish_apply
+    """Give an apply that was interrupted its end: the origin is finished or put back, and the log says which."""
+    operation_id = str(workspace.step["operation_id"])
+    with open_store(home) as store, _hold_target(home, str(workspace.step["target"]), wait_seconds=0):
+        job = _find_job(home, operation_id)
+        done = _end(home, store, workspace, job, reason="interrupted")
+    return "the origin has the changes" if done else "the origin is as it was"
+
+
+def _end(home: Home, store: Store, workspace: Workspace, job: Job | None, *, reason: str) -> bool:
+    """Write down how a step ended that we do not know the end of: the origin shows it."""
+    commit = _find_done(home, job) if job is not None else None
+    if job is not None and commit is not None:
+        _record_applied(home, store, workspace, job, commit)
+        return True
+    operation_id = str(workspace.step["operation_id"])
+    record_end(
+        home,
+        store,
+        workspace.task_id,
+        ChangesApplyFailed(**workspace.names(), operation_id=operation_id, reason=reason[:1000]),
+    )
+    _drop_job(home, operation_id)
+    return False
+
+
+def _record_applied(home: Home, store: Store, workspace: Workspace, job: Job, commit: str) -> None:
+    step: dict[str, Any] = dict(workspace.step)
+    fact = ChangesApplied(
+        **workspace.names(),
+        **{key: step[key] for key in ("target", "operation_id", "paths", "before", "undoes")},
+        base=step["next_base"],
+        base_before=workspace.base,
+        commit=commit,
+        steps=len(job.plan.steps),
+    )
+    record_end(home, store, workspace.task_id, fact)
+
+
+def _find_done(home: Home, job: Job) -> str | None:
+    """The commit that a branch is at, or "", if the job is done; None if the origin is as it was."""
+    from carrel.snapshots.apply import expected_after, finish_apply
     from carrel.snapshots.merge import Folder, fingerprint
 
-    step: dict[str, Any] = dict(workspace.step)
-    names = workspace.names()
-    kind, _, where = str(step["target"]).partition(":")
-    plan = read_plan(home, str(step["operation_id"]))
-    done = False
-    if kind == "folder" and os.path.isdir(where):
-        from carrel.snapshots.apply import expected_after
-
-        finish_apply(where)
-        with Folder(where) as ours:
-            done = all(fingerprint(ours, ours.find(each.path)) == expected_after(each) for each in plan.steps)
-    if not done:
-        reason = "interrupted"
-        home.record(workspace.task_id, ChangesApplyFailed(**names, operation_id=step["operation_id"], reason=reason))
-        return "the origin is as it was"
-    base = _root_of(home, workspace, str(step["before"])) if not step["paths"] else workspace.base
-    fields = {key: step[key] for key in ("target", "operation_id", "paths", "before", "undoes")}
-    fact = ChangesApplied(**names, **fields, base=base, base_before=workspace.base, steps=len(plan.steps))
-    home.record(workspace.task_id, fact)
-    return "the origin has the changes"
+    if job.move is not None:
+        return _find_moved(home, job.move)
+    if not os.path.isdir(job.folder):
+        return None
+    finish_apply(job.folder)
+    with Folder(job.folder) as ours:
+        is_done = all(
+            fingerprint(ours, ours.find(step.path)) == expected_after(step)
+            for step in job.plan.steps
+            if step.action != "rmdir"  # stays if the user put something into it
+        )
+    return "" if is_done else None
 
 
-def _root_of(home: Home, workspace: Workspace, snapshot_id: str) -> str:
-    from carrel.verbs.snapshot import find_root
+def _find_moved(home: Home, move: Move) -> str | None:
+    from carrel.system.repository import find_ref
 
-    return find_root(home, workspace, snapshot_id)
+    tip = find_ref(move.git_dir, f"refs/heads/{move.branch}") or ""
+    if not move.parent:
+        return tip if tip == move.after else None
+    if not tip or tip == move.before:
+        return None
+    head, _, text = _git(home)(["cat-file", "commit", tip], git_dir=move.git_dir, stdin=None).partition(b"\n\n")
+    lines = head.split(b"\n")
+    ours = (
+        f"parent {move.parent}".encode() in lines
+        and b"committer %s %d +0000" % (move.author.encode("utf-8", "replace"), move.when) in lines
+        and text.strip() == move.message.encode("utf-8", "replace").strip()
+    )
+    return tip if ours else None
+
+
+# -- what was done, beside the log -------------------------------------------------------------------------------------
+
+
+def jobs_path(home: Home) -> str:
+    """Where the files are that say what applies did."""
+    return f"{home.path}/applied"
+
+
+def _write_job(home: Home, operation_id: str, job: Job) -> None:
+    path = f"{jobs_path(home)}/{operation_id}.json"
+    os.makedirs(jobs_path(home), mode=0o700, exist_ok=True)
+    with open(f"{path}.new", "w") as file:
+        json.dump(job.as_dict(), file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(f"{path}.new", path)
+
+
+def _drop_job(home: Home, operation_id: str) -> None:
+    for suffix in ("", ".new"):
+        with suppress(FileNotFoundError):
+            os.unlink(f"{jobs_path(home)}/{operation_id}.json{suffix}")
+
+
+def _find_job(home: Home, operation_id: str) -> Job | None:
+    """What an apply does or did, or None if it had not begun or its retention has ended."""
+    try:
+        with open(f"{jobs_path(home)}/{operation_id}.json") as file:
+            found = json.load(file)
+    except FileNotFoundError:
+        return None
+    plan = found["plan"]
+    return Job(
+        plan=Plan(
+            steps=tuple(Step(**each) for each in plan["steps"]),
+            clashes=tuple(Clash(**each) for each in plan["clashes"]),
+            refused=tuple(plan["refused"]),
+            same=plan["same"],
+        ),
+        folder=found["folder"],
+        move=Move(**found["move"]) if found["move"] else None,
+        keeps=tuple(found["keeps"]),
+    )
+
+
+def is_known(home: Home, operation_id: str) -> bool:
+    """Whether it is still known what an apply did."""
+    return os.path.exists(f"{jobs_path(home)}/{operation_id}.json")
+
+
+def kept_roots(home: Home) -> list[str]:
+    """The states and contents that undoing an apply needs."""
+    roots: list[str] = []
+    with suppress(FileNotFoundError):
+        for name in os.listdir(jobs_path(home)):
+            job = _find_job(home, name.removesuffix(".json")) if name.endswith(".json") else None
+            roots += job.keeps if job is not None else ()
+    return roots
+
+
+# -- taking it back ----------------------------------------------------------------------------------------------------
+
+
+def take_back(home: Home, workspace: Workspace, operation_id: str, applied: dict[str, Any]) -> Applied:
+    """Take an apply back: the origin gets what it had, unless somebody changed it since; then nothing is done."""
+    target = str(applied["target"])
+    with home.hold(workspace.id), _hold_target(home, target):
+        workspace = refuse_unready(show.by_uid(home, workspace.uid))
+        record = home.log.get("operation", operation_id)
+        if record is None or record["undone_by"]:  # somebody was quicker
+            raise Conflict(f"operation {operation_id} was undone already", hint="aw ops lists what was done")
+        job = _find_job(home, operation_id)
+        if job is None:
+            raise Conflict(
+                f"what {operation_id} did is not known any more",
+                hint="it is kept for workspaces.trash_days; aw ops lists what was done",
+            )
+        before = keep(home, workspace, cause="before_apply")
+        with open_store(home) as store, store.hold():
+            back = _reverse(job, str(applied["commit"])).replace(keeps=(job.keeps[0], workspace.base))
+            next_base = _base_without(home, store, workspace, applied)
+            paths = list(applied["paths"])
+            return _carry_out(home, store, workspace, target, paths, before, back, next_base, undoes=operation_id)
+
+
+def _reverse(job: Job, commit: str) -> Job:
+    from carrel.snapshots.apply import reverse
+
+    if job.move is None:
+        return job.replace(plan=reverse(job.plan))
+    move = Move(git_dir=job.move.git_dir, branch=job.move.branch, before=commit, after=job.move.before)
+    return job.replace(move=move)
+
+
+def _base_without(home: Home, store: Store, workspace: Workspace, applied: dict[str, Any]) -> str:
+    """The base as if this apply had not been: those that came after it stay counted."""
+    from carrel.snapshots.graft import graft
+    from carrel.snapshots.take import with_own_stack
+    from carrel.snapshots.trees import Tree, compare
+
+    before, after = str(applied["base_before"]), str(applied["base"])
+    if before == after or workspace.base == after:
+        return before if before != after else workspace.base
+    finder = with_own_stack(place_of_state(home, workspace), stack_finder(home))
+    with ExitStack() as trees, store.writer() as writer:
+        old, new, now = (trees.enter_context(Tree(store, root, finder)) for root in (before, after, workspace.base))
+        changed = [delta.path for delta in compare(old, new, ["work"]) if delta.path != "work"]
+        root = graft(writer, now, old, changed) if changed else workspace.base
+        writer.commit()
+    return root

@@ -17,7 +17,7 @@ from carrel.model.names import format_id
 from carrel.model.snapshot import EMPTY
 from carrel.model.source import FillOptions, Place
 from carrel.model.source import parse as parse_source
-from carrel.sources import SOURCES, attach
+from carrel.sources import attach, driver_of
 from carrel.system import metadata
 from carrel.verbs import show
 
@@ -49,6 +49,7 @@ def create(
     empty workspace in state `failed` is kept when a clone fails, nothing at all otherwise.
     """
     spec = parse_source(source)
+    driver_of(spec)  # is there one?
     checked = parse_config(config or {}, default_max_size_mb=home.settings.workspaces.default_max_size_mb)
     workspace_id = format_id(task, agent)
     if home.log.find_live("workspace", workspace_id):  # said at once, without waiting for its lock
@@ -107,7 +108,7 @@ def _build(
         base = _base(home, filled, final)
     except BaseException as error:
         fail(home, task, stated, place, final, error)
-        raise _as_ours(error, stated["workspace_id"]) from error
+        raise as_ours(error, stated["workspace_id"]) from error
     fact = WorkspaceCreated(
         **{key: stated[key] for key in ("workspace_id", "agent_id", "uid", "workspace_path", "source", "config")},
         filled=filled.as_dict(),
@@ -150,16 +151,8 @@ def _stage(
         os.mkdir(f"{place.root}/{name}", 0o755)
         if place.owner:
             os.chown(f"{place.root}/{name}", *place.owner)
-    identity = config.git_config
-    options = FillOptions(
-        shallow=home.settings.git.shallow,
-        default_branch=home.settings.git.default_branch,
-        identity=(identity.user_name, identity.user_email) if identity and identity.enabled else None,
-        templates=f"{home.path}/templates",
-        allow_local=True,
-    )
     try:
-        filled = SOURCES[source.kind].fill(source, place, options, progress)
+        filled = driver_of(source).fill(source, place, fill_options(home, config), progress)
     except CloneFailed:
         write_metadata(place.root, stated, config)  # the empty workspace is kept, and says what it was to be
         raise
@@ -167,6 +160,24 @@ def _stage(
     if place.owner:
         os.chown(place.root, *place.owner)
     return filled, digest
+
+
+def fill_options(home: Home, config: Config) -> FillOptions:
+    """What the settings and the workspace's configuration say about how it is filled."""
+    git, identity = home.settings.git, config.git_config
+    mechanism = home.settings.storage.mechanism
+    return FillOptions(
+        mechanism=None if mechanism == "auto" else mechanism,
+        shallow=git.shallow,
+        default_branch=git.default_branch,
+        submodules=git.submodules,
+        lfs=git.lfs,
+        allow_ssh=git.allow_ssh,
+        private_hosts=tuple(git.private_hosts),
+        allow_local=True,  # whoever calls verbs here may read this disk anyway
+        identity=(identity.user_name, identity.user_email) if identity and identity.enabled else None,
+        templates=f"{home.path}/templates",
+    )
 
 
 def write_metadata(root: str, stated: Mapping[str, Any], config: Config) -> str:
@@ -257,7 +268,7 @@ def fail(home: Home, task: str, stated: dict[str, Any], place: Place, final: Pla
         rename_into_place(place.root, final.root)
     else:
         clear_away(home, stated["uid"], place.root, final.root)
-    ours = _as_ours(error, stated["workspace_id"])
+    ours = as_ours(error, stated["workspace_id"])
     fact = WorkspaceCreateFailed(
         **{key: stated[key] for key in ("workspace_id", "agent_id", "uid", "workspace_path")},
         code=getattr(ours, "code", "interrupted"),
@@ -267,7 +278,8 @@ def fail(home: Home, task: str, stated: dict[str, Any], place: Place, final: Pla
     home.record(task, fact)
 
 
-def _as_ours(error: BaseException, workspace_id: str) -> BaseException:
+def as_ours(error: BaseException, workspace_id: str) -> BaseException:
+    """The error as callers know it: one of the operating system becomes one of ours."""
     if isinstance(error, OSError) and not isinstance(error, CarrelError):
         return from_os(error, f"workspace {workspace_id} could not be made")
     return error

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 
-from carrel.errors import WorkspaceExists
+from carrel.errors import Conflict, Invalid, WorkspaceExists
 from carrel.model.config import parse_config
 from carrel.model.event import WorkspaceCreated, WorkspaceCreating, WorkspaceRelayered
 from carrel.model.names import format_id, parse_id
-from carrel.model.source import FillOptions
 from carrel.sources import attach
 from carrel.verbs import show
-from carrel.verbs.create import fail, materialise, place_of, rename_into_place, write_metadata
+from carrel.verbs.create import as_ours, fail, fill_options, materialise, place_of, rename_into_place, write_metadata
 from carrel.verbs.destroy import attach as attach_workspace
 from carrel.verbs.destroy import filled_in
 from carrel.verbs.keep import make_way
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from carrel.home import Home
+    from carrel.model.config import Config
+    from carrel.model.source import Filled, Place
     from carrel.model.workspace import Workspace
 
 
@@ -38,13 +39,11 @@ def fork(
 ) -> Workspace:
     """A copy-on-write copy of a workspace as it is now, or was at a snapshot; neither sees the other's later writes.
 
-    Its time does not depend on the size of the workspace. A parent with an active run is copied as it is found.
+    Its time does not depend on the size of the workspace. A parent with an active run is copied as it is found, and
+    the notes say so. Its base is the parent's, so that its changes are counted from their common origin.
     """
     parent = materialise(home, show.get(home, parent_id))
-    if snapshot is not None:
-        from carrel.verbs.snapshot import find_root
-
-        find_root(home, parent, snapshot)  # said before anything is made
+    _check_parent(home, parent, snapshot)  # said before anything is made
     workspace_id = format_id(task, agent)
     if home.log.find_live("workspace", workspace_id):
         raise WorkspaceExists.of(workspace_id)
@@ -61,76 +60,100 @@ def fork(
     }
     make_way(home, parent)
     with home.hold(workspace_id), home.hold(parent.id):
+        parent = show.get(home, parent.id)  # others may have forked, changed or destroyed it since we looked
+        _check_parent(home, parent, snapshot)
         home.record(task, WorkspaceCreating(**stated), durable=False)
-        place = place_of(home, stated["uid"], home.staging_path(stated["uid"]))
-        final = place.replace(root=stated["workspace_path"])
-        try:
-            filled = _fill(home, parent, place, progress)
-            digest = write_metadata(place.root, stated, checked)
-            rename_into_place(place.root, final.root)
-            attach(filled, final)
-            base = parent.base or base_of(home, filled, final)
-        except BaseException as error:
-            fail(home, task, stated, place, final, error)
-            raise
-        fact = WorkspaceCreated(
-            **{key: stated[key] for key in ("workspace_id", "agent_id", "uid", "workspace_path", "source", "config")},
-            filled=filled.as_dict(),
-            metadata_digest=digest,
-            base=base,
-        )
-        home.record(task, fact)
-    child = show.by_uid(home, stated["uid"])
-    if snapshot is not None:
-        _go_back(home, parent, child, snapshot)
-    return child
+        return _build(home, task, stated, parent, snapshot, checked, progress)
 
 
-def fork_names(home: Home, parent_id: str, new_id: str | None, count: int) -> list[tuple[str, str]]:
-    """The ids of new forks: the one asked for, with numbers if there are several, or the parent's with a number."""
+def fork_several(
+    home: Home, parent_id: str, new_id: str | None, count: int, *, snapshot: str | None = None
+) -> list[Workspace]:
+    """Forks under the id asked for, with numbers if there are several, or under the parent's id with numbers."""
+    if count < 1:
+        raise Invalid(f"{count} forks cannot be made", hint="one or more")
     task, agent = parse_id(new_id or parent_id)
     if new_id is not None and count == 1:
-        return [(task, agent)]
-    names: list[tuple[str, str]] = []
-    number = 1
-    while len(names) < count:
-        candidate = f"{agent}-{number}"
-        if not home.log.find_live("workspace", format_id(task, candidate)):
-            names.append((task, candidate))
+        return [fork(home, parent_id, task, agent, snapshot=snapshot)]
+    made: list[Workspace] = []
+    number = 0
+    while len(made) < count:
         number += 1
-    return names
+        if home.log.find_live("workspace", format_id(task, f"{agent}-{number}")):
+            continue
+        try:
+            made.append(fork(home, parent_id, task, f"{agent}-{number}", snapshot=snapshot))
+        except WorkspaceExists:
+            continue  # somebody took the name this instant
+    return made
 
 
-def _fill(home: Home, parent: Workspace, place: Any, progress: Callable[[str], None]) -> Any:
+def _check_parent(home: Home, parent: Workspace, snapshot: str | None) -> None:
+    if parent.state != "ready":
+        raise Conflict(f"workspace {parent.id} is {parent.state}", hint=f"aw show {parent.id}")
+    if snapshot is not None:
+        from carrel.verbs.snapshot import find_root
+
+        find_root(home, parent, snapshot)
+
+
+def _build(
+    home: Home,
+    task: str,
+    stated: dict[str, Any],
+    parent: Workspace,
+    snapshot: str | None,
+    config: Config,
+    progress: Callable[[str], None],
+) -> Workspace:
+    place = place_of(home, stated["uid"], home.staging_path(stated["uid"]))
+    final = place.replace(root=stated["workspace_path"])
+    try:
+        filled = _fill(home, parent, place, config, progress)
+        digest = write_metadata(place.root, stated, config)
+        rename_into_place(place.root, final.root)
+        attach(filled, final)
+        base = parent.base or base_of(home, filled, final)
+        if snapshot is not None:
+            child = show.by_uid(home, stated["uid"]).replace(filled=filled.as_dict())
+            _go_back(home, parent, child, snapshot)
+    except BaseException as error:
+        fail(home, task, stated, place, final, error)
+        raise as_ours(error, stated["workspace_id"]) from error
+    fact = WorkspaceCreated(
+        **{key: stated[key] for key in ("workspace_id", "agent_id", "uid", "workspace_path", "source", "config")},
+        filled=filled.as_dict(),
+        metadata_digest=digest,
+        base=base,
+    )
+    home.record(task, fact)
+    return show.by_uid(home, stated["uid"])
+
+
+def _fill(home: Home, parent: Workspace, place: Place, config: Config, progress: Callable[[str], None]) -> Filled:
     from carrel.sources.fork import fork as fork_files
+    from carrel.system.copying import copy_cheaply
 
     os.mkdir(place.root, 0o755)
     attach_workspace(home, parent)
     filled, parent_place = filled_in(home, parent)
-    made, parent_filled = fork_files(filled, parent_place, place, FillOptions(), progress)
+    active = _active(home, parent)
+    made, parent_filled = fork_files(filled, parent_place, place, fill_options(home, config), progress)
     if parent_filled != filled:
-        fact = WorkspaceRelayered(
-            workspace_id=parent.id, agent_id=parent.agent_id, uid=parent.uid, filled=parent_filled.as_dict()
-        )
+        # A crash before this loses nothing: what the parent is made of stands in its stack.
+        fact = WorkspaceRelayered(**parent.names(), filled=parent_filled.as_dict())
         home.record(parent.task_id, fact)
-        attach_workspace(home, show.by_uid(home, parent.uid))
-    _copy_output(f"{parent.path}/output", f"{place.root}/output")
+    copy_cheaply(f"{parent.path}/output", f"{place.root}/output", place.owner)  # no layer: it is small
     os.mkdir(f"{place.root}/tmp", 0o755)
     if place.owner:
         for path in (place.root, f"{place.root}/tmp"):
             os.chown(path, *place.owner)
-    return made
+    return made.replace(notes=[*(f"taken while {run_id} was at work" for run_id in active), *made.notes])
 
 
-def _copy_output(source: str, target: str) -> None:
-    """`output/` is no layer: it is small, and copied."""
-    from carrel.system import copying
-
-    try:
-        copying.copy_tree(source, target, how=copying.REFLINK)
-    except copying.ReflinkError:
-        copying.remove_tree(target)
-        copying.copy_tree(source, target, how=copying.COPY)
+def _active(home: Home, workspace: Workspace) -> list[str]:
+    found = home.log.find_all("run", task=workspace.task_id, live_only=True)
+    return [str(record["run_id"]) for record in found if record["uid"] == workspace.uid]
 
 
 def _go_back(home: Home, parent: Workspace, child: Workspace, snapshot: str) -> None:
@@ -139,5 +162,5 @@ def _go_back(home: Home, parent: Workspace, child: Workspace, snapshot: str) -> 
     from carrel.verbs.snapshot import find_root
     from carrel.verbs.state import open_store, place_of_state, stack_finder
 
-    with home.hold(child.id), open_store(home) as store:
+    with open_store(home) as store:
         restore(store, find_root(home, parent, snapshot), place_of_state(home, child), stack_finder(home))

@@ -186,3 +186,12 @@ def make_way(home: Home, workspace: Workspace) -> None:
             running.stop(home, record["run_id"], at_once=True)
     except WorkspaceBusy:
         return
+
+
+def is_idle(home: Home, box: Run) -> bool:
+    """Whether no command runs in the box at this moment."""
+    try:
+        with home.hold(_lock(box.uid), wait_seconds=0):
+            return True
+    except WorkspaceBusy:
+        return False

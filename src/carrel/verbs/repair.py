@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from carrel.errors import CarrelError, WorkspaceBusy
+from carrel.errors import CarrelError, DiskFull, PermissionDenied, WorkspaceBusy
 from carrel.model.event import (
     WorkspaceCleanup,
     WorkspaceCreateFailed,
@@ -60,8 +60,14 @@ def _settle(home: Home, record: dict[str, Any]) -> Finding | None:
             if current is None or current["state"] != record["state"]:  # its owner was alive, and is done now
                 return None
             workspace = Workspace(**current)
-            done = _SETTLERS[workspace.state](home, workspace)
-            return Finding(what=f"{workspace.id} was interrupted while {workspace.state}", done=done)
+            what = f"{workspace.id} was interrupted while {workspace.state}"
+            try:
+                done = _SETTLERS[workspace.state](home, workspace)
+            except (WorkspaceBusy, DiskFull, PermissionDenied):
+                raise
+            except CarrelError as error:  # one that cannot be settled keeps nobody out of the others
+                return Finding(what=what, done=f"nothing yet: {error}")
+            return Finding(what=what, done=done)
     except WorkspaceBusy:
         return None
 

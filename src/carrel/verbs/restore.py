@@ -8,13 +8,13 @@ Restoring is the same however often it is begun, so one that was interrupted is 
 
 from __future__ import annotations
 
-from carrel.errors import WorkspaceBusy
-from carrel.model.event import SnapshotRestored, SnapshotRestoring
+from carrel.errors import CarrelError, Conflict, FileNotFound, WorkspaceBusy
+from carrel.model.event import SnapshotRestored, SnapshotRestoreFailed, SnapshotRestoring
 from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.keep import make_way
 from carrel.verbs.snapshot import find_root, is_live, keep
-from carrel.verbs.state import cache_path, open_store, place_of_state, stack_finder
+from carrel.verbs.state import cache_path, open_store, place_of_state, record_end, refuse_unready, stack_finder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,12 +35,16 @@ def restore(
     change under it.
     """
     workspace = materialise(home, show.get(home, workspace_id))
-    root = find_root(home, workspace, snapshot)
+    find_root(home, workspace, snapshot)  # an unknown one is said before anything is stopped or kept
     make_way(home, workspace)
     with home.hold(workspace.id):
+        workspace = refuse_unready(show.by_uid(home, workspace.uid))
         if is_live(home, workspace):
             raise WorkspaceBusy(f"a run is active in {workspace.id}", hint=f"aw runs {workspace.id}, then aw stop RUN")
+        _refuse_undone(home, undoes)
+        root = find_root(home, workspace, snapshot)
         before = keep(home, workspace, cause="before_restore")
+        _refuse_unknown(home, workspace, (root, before.root), paths)
         step: dict[str, Any] = {
             "workspace_id": workspace.id,
             "agent_id": workspace.agent_id,
@@ -52,24 +56,61 @@ def restore(
             "operation_id": home.new_id(),
             "undoes": undoes,
         }
+        with open_store(home) as store:
+            store.make_reserve()
         home.record(workspace.task_id, SnapshotRestoring(**step))
         return step["operation_id"], finish(home, show.by_uid(home, workspace.uid))
 
 
+def _refuse_undone(home: Home, undoes: str) -> None:
+    record = home.log.get("operation", undoes) if undoes else None
+    if record is not None and record["undone_by"]:  # somebody was quicker
+        raise Conflict(f"operation {undoes} was undone already", hint="aw ops lists what was done")
+
+
+def _refuse_unknown(home: Home, workspace: Workspace, roots: tuple[str, str], paths: Sequence[str]) -> None:
+    """Refuse a path that is in neither state: somebody mistyped it, and would take silence for success."""
+    if not paths:
+        return
+    from carrel.snapshots.take import with_own_stack
+    from carrel.snapshots.trees import Tree
+
+    finder = with_own_stack(place_of_state(home, workspace), stack_finder(home))
+    with open_store(home) as store, Tree(store, roots[0], finder) as then, Tree(store, roots[1], finder) as now:
+        for path in (each.strip("/") for each in paths):
+            if path and then.find(path) is None and now.find(path) is None:
+                raise FileNotFound(
+                    f"{path} is not in that state of {workspace.id}, nor in the present one",
+                    hint="paths start with work/ or output/",
+                )
+
+
 def finish(home: Home, workspace: Workspace) -> Restored:
-    """Do what an announced restore is about, also one that somebody else began; the caller holds the workspace."""
+    """Do what an announced restore is about, also one that somebody else began; the caller holds the workspace.
+
+    When it cannot be done, as on a full disk, the workspace gets the state back that it had.
+    """
     from carrel.snapshots.restore import restore as bring_back
 
     step: dict[str, Any] = dict(workspace.step)
     with open_store(home) as store:
-        done = bring_back(
-            store,
-            step["root"],
-            place_of_state(home, workspace),
-            stack_finder(home),
-            paths=step["paths"] or None,
-            cache_path=cache_path(home, workspace),
-        )
-    fact = SnapshotRestored(**step, written=done.written, removed=done.removed)
-    home.record(workspace.task_id, fact)
+        try:
+            done = bring_back(
+                store,
+                step["root"],
+                place_of_state(home, workspace),
+                stack_finder(home),
+                paths=step["paths"] or None,
+                back_to=find_root(home, workspace, step["before"]),
+                cache_path=cache_path(home, workspace),
+            )
+        except CarrelError as error:
+            if not isinstance(error.__cause__, CarrelError):  # it is as it was; else whoever comes next tries again
+                failed = SnapshotRestoreFailed(
+                    **workspace.names(), operation_id=step["operation_id"], reason=error.message
+                )
+                record_end(home, store, workspace.task_id, failed)
+            raise
+        fact = SnapshotRestored(**step, written=done.written, removed=done.removed)
+        record_end(home, store, workspace.task_id, fact)
     return done

@@ -549,6 +549,10 @@ def stop(home: Home, run_id: str, *, at_once: bool = False, wait_seconds: float 
     found = get(home, run_id)
     if not found.is_active:
         return found
+    if found.box and not at_once:
+        from carrel.verbs.keep import is_idle
+
+        at_once = is_idle(home, found)  # its first process does not listen to SIGTERM
     if not control.request_stop(run_directory(home, run_id), at_once=at_once):
         settle(home, run_id)
     return wait(home, run_id, timeout_seconds=wait_seconds)

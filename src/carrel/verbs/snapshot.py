@@ -8,7 +8,7 @@ from carrel.model.moment import seconds
 from carrel.model.snapshot import LeftOut, Snapshot
 from carrel.verbs import show
 from carrel.verbs.create import materialise
-from carrel.verbs.state import cache_path, open_store, place_of_state
+from carrel.verbs.state import cache_path, open_store, place_of_state, refuse_unready
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def snapshot(home: Home, workspace_id: str, *, label: str = "") -> Snapshot:
     """Keep everything that the workspace holds now; marked `live` if a run is active in it."""
     workspace = materialise(home, show.get(home, workspace_id))
     with home.hold(workspace.id):
-        return keep(home, workspace, cause="manual", label=label)
+        return keep(home, refuse_unready(show.by_uid(home, workspace.uid)), cause="manual", label=label)
 
 
 def keep(home: Home, workspace: Workspace, *, cause: str, label: str = "", live: bool | None = None) -> Snapshot:
@@ -72,8 +72,7 @@ def snapshots(home: Home, workspace_id: str) -> list[Snapshot]:
 
 def of_workspace(home: Home, workspace: Workspace) -> list[Snapshot]:
     """The same for a workspace in any state."""
-    records = home.log.find_all("snapshot", task=workspace.task_id)
-    kept = [_snapshot(record) for record in records if record["uid"] == workspace.uid]
+    kept = [_snapshot(record) for record in home.log.find_all("snapshot", label=workspace.uid)]
     if not workspace.base:
         return kept
     base = Snapshot(id=BASE, root=workspace.base, taken_at=seconds(workspace.created_at), cause="base")
@@ -81,16 +80,30 @@ def of_workspace(home: Home, workspace: Workspace) -> list[Snapshot]:
 
 
 def find_root(home: Home, workspace: Workspace, name: str) -> str:
-    """The state that a name stands for: `base`, the id of a snapshot or the beginning of one, or a label."""
+    """The state that a name stands for: see `find`."""
+    return find(home, workspace, name).root
+
+
+def find(home: Home, workspace: Workspace, name: str) -> Snapshot:
+    """The snapshot that a name stands for: `base`, an id or the beginning of one, or a label.
+
+    An id goes before a label, and of several snapshots with one label the newest is meant. The beginning of an id has
+    to be of one only, and at least 8 characters long, `snap-` included or not.
+    """
     kept = of_workspace(home, workspace)
-    exact = [each for each in kept if name in (each.id, each.label)]
-    found = exact or [each for each in kept if len(name) >= 8 and each.id.startswith(name)]
-    roots = {each.root for each in found}
-    if len(found) == 0 or (len(roots) > 1 and not exact):
+    found = [each for each in kept if name == each.id] or [each for each in kept if name and name == each.label]
+    if not found and len(name) >= 8:
+        found = [each for each in kept if each.id.startswith((name, f"snap-{name}"))]
+        if len(found) > 1:
+            raise SnapshotNotFound(
+                f"{len(found)} snapshots of {workspace.id} begin with {name}",
+                hint="give more of the id: " + ", ".join(each.id for each in found[:3]),
+            )
+    if not found:
         raise SnapshotNotFound(
             f"workspace {workspace.id} has no snapshot {name}", hint=f"aw snapshots {workspace.id} lists them"
         )
-    return found[-1].root
+    return found[-1]
 
 
 def _snapshot(record: dict[str, Any]) -> Snapshot:

@@ -6,6 +6,7 @@ import json
 import os
 from contextlib import contextmanager
 
+from carrel.errors import Conflict, DiskFull
 from carrel.model.digest import sha256
 from carrel.model.snapshot import Overlay, Place, Stack, layer_root
 from carrel.verbs.destroy import attach, filled_in
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from carrel.home import Home
     from carrel.model.source import Filled
     from carrel.model.source import Place as FilledPlace
+    from carrel.model.value import Value
     from carrel.model.workspace import Workspace
     from carrel.snapshots.objects import Store
 
@@ -31,6 +33,23 @@ def open_store(home: Home) -> Iterator[Store]:
     limit = home.settings.snapshots.max_total_gb
     with Store(f"{home.path}/snapshots", max_bytes=int(limit * GIB) if limit else None) as store:
         yield store
+
+
+def refuse_unready(workspace: Workspace) -> Workspace:
+    """Refuse a workspace that somebody is at, or that never was whole; the caller holds it."""
+    if workspace.state != "ready":
+        raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {workspace.id}")
+    return workspace
+
+
+def record_end(home: Home, store: Store, task: str, fact: Value) -> None:
+    """Write down how something ended that was announced, also on a full disk: for that there is a reserve."""
+    try:
+        home.record(task, fact)
+    except DiskFull:
+        if not store.use_reserve():
+            raise
+        home.record(task, fact)
 
 
 def cache_path(home: Home, workspace: Workspace) -> str:

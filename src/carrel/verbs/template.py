@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 
-from carrel.errors import Conflict, FolderNotFound, NotADirectory, TemplateExists, TemplateNotFound, from_os
-from carrel.model.source import template_name
+from carrel.errors import Conflict, TemplateExists, TemplateNotFound, from_os
+from carrel.model.source import FillOptions, template_name
 from carrel.model.value import Value
 from carrel.verbs import show
+from carrel.verbs.create import materialise, place_of
+from carrel.verbs.destroy import attach, filled_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from carrel.home import Home
+    from carrel.model.workspace import Workspace
 
 
 class Template(Value):
@@ -19,19 +22,18 @@ class Template(Value):
 
     name: str
     path: str
+    shared: bool = True  # whether workspaces stand on its files; what was put there by hand is copied
 
 
 def add_template(home: Home, name: str, *, folder: str | None = None, workspace_id: str | None = None) -> Template:
-    """Copy a folder, or the `work/` of a workspace, into the home under a name; refuses a name that is taken."""
-    from carrel.system.copying import copy_tree
+    """Keep the files of a folder, or of a workspace as it is found, under a name; refuses a name that is taken."""
+    from carrel.sources.folder import check_folder
+    from carrel.sources.template import mark_made
     from carrel.system.removal import remove_tree
 
     template_name(name)
-    origin = f"{show.get(home, workspace_id).path}/work" if workspace_id else os.path.abspath(folder or "")
-    if not os.path.exists(origin):
-        raise FolderNotFound(f"folder {origin} does not exist", hint="give a folder that does, or --from ID")
-    if not os.path.isdir(origin):
-        raise NotADirectory(f"{origin} is not a directory", hint="a template is made from a folder")
+    workspace = materialise(home, show.get(home, workspace_id)) if workspace_id else None
+    origin = check_folder(os.path.abspath(folder or "")) if workspace is None else ""
     final = home.template_path(name)
     aside = f"{home.path}/templates/.new-{name}"
     with home.hold(lock_of(name)):
@@ -39,16 +41,47 @@ def add_template(home: Home, name: str, *, folder: str | None = None, workspace_
             raise TemplateExists(f"template {name} exists already", hint="choose another name")
         home.check_space()
         try:
-            os.makedirs(os.path.dirname(aside), mode=0o700, exist_ok=True)
             if os.path.lexists(aside):  # somebody died at this very place
                 remove_tree(aside)
-            copy_tree(origin, aside)
-            os.rename(aside, final)
+            os.makedirs(aside, mode=0o700)
+            borrows = _copy_folder(home, origin, aside) if workspace is None else _copy_work(home, workspace, aside)
+            os.rename(f"{aside}/work", final)
+            mark_made(f"{home.path}/cache", name, final, borrows)
         except OSError as error:
+            raise from_os(error, f"template {name}") from error
+        finally:
             if os.path.lexists(aside):
                 remove_tree(aside)
-            raise from_os(error, f"template {name}") from error
     return Template(name=name, path=final)
+
+
+def _copy_folder(home: Home, folder: str, aside: str) -> list[str]:
+    """Copy a folder as a workspace of it would look; gives what its repository borrows."""
+    from carrel.sources.overlay import lay
+    from carrel.system.copying import remove_tree
+
+    uid = home.new_id()
+    home.make_private()
+    # Not among the layers of workspaces: `repair` clears the building sites that nobody is at work in.
+    place = place_of(home, uid, aside).replace(layers=f"{home.private}/staging/{uid}")
+    try:
+        filled = lay(folder, place, FillOptions(), lambda _: None, mounted=False)
+    finally:
+        remove_tree(place.layers)
+    return [str(path) for path in filled.origin["borrows"]]
+
+
+def _copy_work(home: Home, workspace: Workspace, aside: str) -> list[str]:
+    """Copy the files of a workspace, which may be at work; gives what its repository borrows."""
+    from carrel.system import copying, layers
+
+    attach(home, workspace)
+    filled, place = filled_in(home, workspace)
+    copying.copy_cheaply(layers.path_of(filled, place), f"{aside}/work", place.owner)
+    pointer = f"{aside}/work/.git"
+    if filled.origin.get("admin") and os.path.isfile(pointer):
+        os.unlink(pointer)  # to an entry in the user's repository that goes with the workspace
+    return [str(path) for path in filled.origin.get("borrows", ())]
 
 
 def lock_of(name: str) -> str:
@@ -58,14 +91,17 @@ def lock_of(name: str) -> str:
 
 def list_templates(home: Home) -> list[Template]:
     """The templates, by name; a directory that somebody put there by hand is one too."""
+    from carrel.sources.template import borrows_of_made
+
     try:
         names = sorted(os.listdir(f"{home.path}/templates"))
     except FileNotFoundError:
         return []
+    paths = {name: home.template_path(name) for name in names if not name.startswith(".")}
     return [
-        Template(name=name, path=f"{home.path}/templates/{name}")
-        for name in names
-        if not name.startswith(".") and os.path.isdir(f"{home.path}/templates/{name}")
+        Template(name=name, path=path, shared=borrows_of_made(f"{home.path}/cache", name, path) is not None)
+        for name, path in paths.items()
+        if os.path.isdir(path)
     ]
 
 
@@ -74,17 +110,30 @@ def remove_template(home: Home, name: str) -> None:
     path = home.template_path(template_name(name))
     if not os.path.isdir(path):
         raise TemplateNotFound(f"there is no template {name}", hint="aw template list shows them")
-    for workspace in show.list_all(home, gone=True):
-        layers = workspace.filled.get("layers")
-        if workspace.state != "purged" and isinstance(layers, list) and path in layers:
-            raise Conflict(
-                f"template {name} is in use by {workspace.id}", hint=f"aw destroy {workspace.id}, then aw trash empty"
-            )
+    from carrel.sources.template import unmark
     from carrel.system.removal import remove_tree
 
     aside = f"{home.path}/templates/.old-{name}"
     with home.hold(lock_of(name)):
         if os.path.lexists(aside):  # somebody died at this very place
             remove_tree(aside)
+        tree = os.path.realpath(path)
+        _refuse_in_use(home, name, tree)
         os.rename(path, aside)
+        try:
+            # A workspace that was being made of it meanwhile has said so by now, or has found nothing.
+            _refuse_in_use(home, name, tree)
+        except Conflict:
+            os.rename(aside, path)
+            raise
+        unmark(f"{home.path}/cache", name)
         remove_tree(aside)
+
+
+def _refuse_in_use(home: Home, name: str, tree: str) -> None:
+    from carrel.system.stack import users_of
+
+    for uid in users_of(home.private, tree):
+        record = home.log.get("workspace", uid)
+        user = record["workspace_id"] if record else uid
+        raise Conflict(f"template {name} is in use by {user}", hint=f"aw destroy {user}, then aw trash empty")

@@ -6,7 +6,7 @@ import os
 
 from carrel.errors import CleanupFailed, Conflict, OperationNotFound, WorkspaceExists, from_os
 from carrel.model.event import WorkspaceRestored, WorkspaceRestoreFailed, WorkspaceRestoring
-from carrel.model.names import format_id
+from carrel.model.names import format_id, parse_id
 from carrel.model.operation import Operation
 from carrel.model.workspace import Workspace
 from carrel.verbs import show
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from carrel.home import Home
+    from carrel.model.event import Event
 
 
 def operations(home: Home) -> list[Operation]:
@@ -58,21 +59,49 @@ def undo(home: Home, operation_id: str | None = None) -> tuple[Operation, list[W
 def _undo_change(home: Home, operation: Operation) -> Workspace:
     """Take back a restore or an apply: what it did stands in the event that says so."""
     workspace = show.by_uid(home, operation.uids[0])
-    event = next(
-        event
-        for event in home.log.read(stream=workspace.task_id, types=("snapshot_restored", "changes_applied"))
-        if event.event_data["operation_id"] == operation.operation_id
-    )
+    show.check_here(home, workspace)
+    if workspace.state != "ready":
+        raise Conflict(
+            f"workspace {workspace.id} is {workspace.state}: what was done in it cannot be undone now",
+            hint="aw trash restore brings it back first" if workspace.state == "destroyed" else "aw ops",
+        )
+    event = _event_of(home, operation)
     data: dict[str, Any] = event.event_data
     if event.event_type == "snapshot_restored":
         from carrel.verbs.restore import restore
 
+        if not home.log.get("snapshot", data["before"]):
+            raise Conflict(
+                f"the state before {operation.operation_id} is not kept any more",
+                hint="it is kept for workspaces.trash_days; aw snapshots lists what there is",
+            )
         restore(home, workspace.id, data["before"], data["paths"], undoes=operation.operation_id)
     else:
         from carrel.verbs.apply import take_back
 
-        take_back(home, workspace.id, operation.operation_id, data)
+        take_back(home, workspace, operation.operation_id, data)
     return show.by_uid(home, workspace.uid)
+
+
+def _event_of(home: Home, operation: Operation) -> Event:
+    # In the stream that it was done in: a workspace may have come back from the trash in another task since.
+    task, _ = parse_id(operation.workspaces[0])
+    return next(
+        event
+        for event in home.log.read(stream=task, types=("snapshot_restored", "changes_applied"))
+        if event.event_data["operation_id"] == operation.operation_id
+    )
+
+
+def _can_undo_change(home: Home, operation: Operation) -> bool:
+    workspace = show.by_uid(home, operation.uids[0])
+    if workspace.state != "ready" or workspace.home != home.id:
+        return False
+    if operation.kind == "apply":
+        from carrel.verbs.apply import is_known
+
+        return is_known(home, operation.operation_id)
+    return home.log.get("snapshot", str(_event_of(home, operation).event_data["before"])) is not None
 
 
 def _left_of(home: Home, operation: Operation) -> list[Workspace]:
@@ -86,11 +115,11 @@ def _choose(home: Home, operation_id: str | None) -> Operation:
         for candidate in operations(home):
             if candidate.kind not in ("destroy", "restore", "apply") or candidate.undone_by:
                 continue
+            # What a sweep has taken cannot come back, and does not keep older things from coming back.
             if candidate.kind != "destroy":
-                if show.by_uid(home, candidate.uids[0]).state == "ready":
+                if _can_undo_change(home, candidate):
                     return candidate
                 continue
-            # What a sweep has taken cannot come back, and does not keep older things from coming back.
             if all(workspace.state == "destroyed" for workspace in _left_of(home, candidate)):
                 return candidate
         raise OperationNotFound("there is nothing to undo", hint="aw ops lists what was done")

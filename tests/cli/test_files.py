@@ -121,7 +121,7 @@ def test_control_characters_in_names_are_escaped(desk: Desk) -> None:
     for command in (["ls", "t/a", "work"], ["tree", "t/a"], ["find", "t/a", "evil*"]):
         out = desk(*command)[1]
         assert b"\033" not in out
-        assert b"\\x1b[31m\\x0a" in out
+        assert b"\\x1b[31m\\n" in out
 
 
 def test_a_name_that_is_not_utf8_survives_the_round_trip(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

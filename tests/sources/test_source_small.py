@@ -8,7 +8,9 @@ import pytest
 
 from carrel import sources
 from carrel.errors import FolderNotFound, InvalidSource, NotADirectory, TemplateNotFound
+from carrel.sources.template import mark_made
 from carrel.system.copying import copy_tree
+from carrel.system.repository import alternates_of
 from needs import need_root
 from sources.yard import Yard, as_agent, listing, random_tree, yard_fixture
 
@@ -63,6 +65,7 @@ def test_workspaces_of_a_template_share_it_and_cannot_change_it(yard: Yard) -> N
     folder = yard.folder()
     random_tree(folder, 7)
     copy_tree(folder, f"{yard.templates}/web")
+    mark_made(yard.cache, "web", f"{yard.templates}/web", [])
     before = listing(f"{yard.templates}/web")
     assert before == listing(folder)
     first, second = yard.create("template:web"), yard.create("template:web")
@@ -71,7 +74,42 @@ def test_workspaces_of_a_template_share_it_and_cannot_change_it(yard: Yard) -> N
     as_agent(first, "touch mine")
     assert listing(second.path) == before
     assert listing(f"{yard.templates}/web") == before
+    fork = yard.fork(first)
+    assert listing(fork.path) == listing(first.path)
     with pytest.raises(TemplateNotFound):
         yard.create("template:nothing")
     with pytest.raises(InvalidSource):
         yard.create("template:../web")
+
+
+def test_a_template_that_was_put_there_by_hand_or_changed_since_is_copied(yard: Yard) -> None:
+    need_root()
+    folder = f"{yard.templates}/web"
+    os.mkdir(folder)
+    with open(f"{folder}/file", "w") as file:
+        file.write("one")
+    os.chmod(f"{folder}/file", 0o600)
+    by_hand = yard.create("template:web")
+    assert by_hand.filled.mechanism in ("copy", "reflink", "btrfs")
+    assert "put there by hand" in by_hand.filled.notes[0]
+    mark_made(yard.cache, "web", folder, [])
+    shared = yard.create("template:web")
+    assert shared.filled.mechanism == "overlay"
+    assert as_agent(shared, "echo more >> file; cat file") == "onemore\n"
+    os.rename(f"{folder}/file", f"{folder}/other")  # an edit that we can see
+    assert yard.create("template:web").filled.mechanism in ("copy", "reflink", "btrfs")
+    with open(f"{folder}/other", "w") as file:
+        file.write("two")
+    assert as_agent(by_hand, "cat file; echo mine > file") == "one"
+
+
+def test_what_an_agent_wrote_in_a_template_s_repository_names_no_directory_of_the_host(yard: Yard) -> None:
+    """A workspace becomes a template with the `.git` that its agent left; only the record says what it may borrow."""
+    need_root()
+    tree = f"{yard.templates}/trap"
+    os.makedirs(f"{tree}/.git/objects/info")
+    with open(f"{tree}/.git/objects/info/alternates", "w") as file:
+        file.write("/root/.ssh\n")
+    mark_made(yard.cache, "trap", tree, ["/srv/mirror/objects"])
+    assert yard.create("template:trap").filled.origin["borrows"] == ["/srv/mirror/objects"]
+    assert alternates_of(f"{tree}/.git/objects") == ["/root/.ssh"]  # what reading the tree would have said

@@ -20,9 +20,10 @@ from carrel.errors import (
     PathOutsideWorkspace,
     PermissionDenied,
 )
+from carrel.model.text import printable
 from carrel.system import files, openat2
 from carrel.system.libc import libc
-from carrel.system.paths import Root, printable
+from carrel.system.paths import Root
 from needs import need_root
 
 RESOLVERS = ["openat2", "walk"]

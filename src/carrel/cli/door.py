@@ -9,6 +9,7 @@ import sys
 from itertools import pairwise
 
 from carrel.errors import CarrelError, InvalidUsage
+from carrel.model.text import printable
 from carrel.model.value import Value
 
 TYPE_CHECKING = False
@@ -171,20 +172,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
-
-
-def printable(text: str) -> str:
-    """The text with control characters written as escapes: names and messages may have been made by an agent."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char == " " else _escape(char) for char in text)
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from carrel.cli.door import Command, add_ids, ids_of, printable, style, table
+from carrel.cli.door import Command, add_ids, ids_of, style, table
 from carrel.errors import InvalidConfig, InvalidUsage, from_os
+from carrel.model.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from carrel.cli.door import Command, printable, to_json
+from carrel.cli.door import Command, to_json
+from carrel.model.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from carrel.cli.door import Command, add_ids, ids_of, printable, size, style, table, to_json
+from carrel.cli.door import Command, add_ids, ids_of, size, style, table, to_json
+from carrel.model.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

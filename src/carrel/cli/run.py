@@ -7,8 +7,9 @@ import sys
 import time
 from contextlib import contextmanager
 
-from carrel.cli.door import Command, add_ids, ids_of, printable, style, table
+from carrel.cli.door import Command, add_ids, ids_of, style, table
 from carrel.errors import InvalidUsage
+from carrel.model.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

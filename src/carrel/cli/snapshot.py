@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import time
 
-from carrel.cli.door import Command, add_ids, ids_of, printable, size, style, table
+from carrel.cli.door import Command, add_ids, ids_of, size, style, table
 from carrel.errors import InvalidUsage
+from carrel.model.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

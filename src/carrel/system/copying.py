@@ -121,6 +121,7 @@ class _Copy:
         self.keep_marks = keep_marks
         self.progress = progress
         self.files = self.directories = self.bytes = 0
+        self.has_shared = False
         self.skipped: list[str] = []
         self.seen: dict[tuple[int, int], str] = {}  # inode with several names -> where the first of them went
         self.levels: list[_Level] = []
@@ -272,12 +273,14 @@ class _Copy:
         if self.how == REFLINK:
             try:
                 reflink(source, target)
+                self.has_shared = True
+                return
             except OSError as error:
-                if error.errno in _NO_REFLINK and self.files == 0:
+                if error.errno not in _NO_REFLINK:
+                    raise
+                if not self.has_shared:
                     raise ReflinkError(error.errno, error.strerror) from None
-                raise
-            return
-        copy_bytes(source, target, status)
+        copy_bytes(source, target, status)  # also the few files that lie on another file system than the first
 
 
 def reflink(source: int, target: int) -> None:

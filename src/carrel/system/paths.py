@@ -56,6 +56,7 @@ from carrel.errors import (
     SymlinkOutsideWorkspace,
     from_os,
 )
+from carrel.model.text import printable
 from carrel.system.libc import libc
 from carrel.system.openat2 import (
     BENEATH,
@@ -379,17 +380,3 @@ _FAILURES: dict[int, tuple[type[CarrelError], str]] = {
     ENAMETOOLONG: (InvalidPath, "has a name of more than 255 bytes, or is too long"),
     EAGAIN: (FilesystemError, "is being changed by somebody else; try again"),
 }
-
-
-def printable(text: str) -> str:
-    """The text with everything escaped that could act on a terminal or hide in a log."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
-
-
-def _escaped(char: str) -> str:
-    code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    return ascii(char)[1:-1]

@@ -402,11 +402,14 @@ class _Supervision:
         self.stopping = self.stopping or why
         self.kill_at = time.monotonic() + (0 if at_once else self.limits.grace_seconds)
         if not at_once and self.pid:
-            tree = process.descendants(self.pid)
-            # a stopped process gets SIGTERM only when it goes on
-            asked = tree if self.skipped else [self.pid, *tree]
-            process.send(asked, process.SIGTERM)
-            process.send(asked, process.SIGCONT)
+            self._ask()
+
+    def _ask(self) -> None:
+        """SIGTERM to the whole tree; a stopped process gets it only when it goes on."""
+        tree = process.descendants(self.pid)
+        asked = tree if self.skipped else [self.pid, *tree]
+        process.send(asked, process.SIGTERM)
+        process.send(asked, process.SIGCONT)
 
     def _kill(self) -> None:
         """End the launcher, with which its namespace dies, and whatever the group lists."""
@@ -438,6 +441,8 @@ class _Supervision:
             self.launched_at = time.time()
             start_time = process.read_start_time(self.pid)
             self.hooks.on_started(self.pid, start_time or 0, self.enforcement)
+            if self.stopping:  # asked while the sandbox was being built, when nobody could hear it
+                self._ask()
 
     def _child_ended(self, descriptor: int) -> None:
         self._forget(descriptor)

@@ -1,0 +1,275 @@
+"""Kill while a state is kept, brought back or given back: afterwards everything is wholly old or wholly new."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import carrel
+from carrel.local import Local
+from carrel.settings import Settings
+from carrel.snapshots.collect import verify
+from carrel.verbs.snapshot import of_workspace
+from carrel.verbs.state import open_store
+from needs import need_root
+from situations import check_after_crash, fork, is_effect, wait
+
+MOST = int(os.environ.get("AW_CRASH_POINTS", "14"))  # kills of each act; more of them are spread over the same effects
+ORIGIN = {
+    "README.md": "one\ntwo\nthree\n",
+    "src/app.py": "print('hello')\n",
+    "src/old.py": "old\n",
+    "data/big.bin": "x" * 100_000,
+}
+WORK = {
+    "README.md": "one\nTWO\nthree\n",
+    "src/app.py": "print('hello, world')\n",
+    "new/deep/file.txt": "new\n",
+    "new/other.txt": "other\n",
+    "data/big.bin": "y" * 100_000,
+}
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def read(folder: Path) -> dict[str, str]:
+    """Everything in a folder but its repository; a directory is a name with a slash."""
+    found = {}
+    for top, directories, names in os.walk(folder):
+        directories[:] = [name for name in directories if name != ".git"]
+        for name in names:
+            path = Path(top, name)
+            found[str(path.relative_to(folder))] = path.read_text()
+        for name in directories:
+            found[str(Path(top, name).relative_to(folder)) + "/"] = ""
+    return found
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.org"]
+    return subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout
+
+
+class Scene:
+    """A home and an origin of their own, with a workspace in which something was changed."""
+
+    def __init__(self, top: Path, settings: Settings) -> None:
+        self.top = top
+        self.settings = settings
+        self.home = str(top / "home")
+        self.origin = top / "origin"
+        write(self.origin, ORIGIN)
+        git(self.origin, "init", "-q", "-b", "main")
+        git(self.origin, "add", ".")
+        git(self.origin, "commit", "-qm", "first")
+        with self.open() as workspaces:
+            desk = workspaces.create(f"overlay:{self.origin}", id="fix/a")
+            self.work = Path(desk.path, "work")
+            write(self.work, WORK)
+            os.unlink(self.work / "src/old.py")
+
+    def open(self) -> Local:
+        return carrel.open(self.home, settings=self.settings)
+
+    def states(self) -> tuple[dict[str, str], dict[str, str], str]:
+        """The workspace, the folder, and where the branch is."""
+        with self.open() as workspaces:
+            workspaces.path("fix/a")  # mounted
+        return read(self.work), read(self.origin), git(self.origin, "branch", "--list", "agent").strip()
+
+
+def check_states(scene: Scene) -> None:
+    """Every kept state can be read in full, and nothing of ours is left in the origin."""
+    check_after_crash(scene.home, scene.settings)
+    with scene.open() as workspaces, open_store(workspaces._home) as store:
+        roots = [each.root for each in of_workspace(workspaces._home, workspaces.get("fix/a"))]
+        assert verify(store, roots) == []
+        applies = {each.operation_id for each in workspaces.operations()}
+    assert [name for name in os.listdir(scene.origin) if name.startswith(".aw")] == []
+    for name in os.listdir(f"{scene.home}/applied") if os.path.isdir(f"{scene.home}/applied") else ():
+        assert name.removesuffix(".json") in applies
+
+
+def nothing(_: Scene) -> None:
+    """The workspace as it is."""
+
+
+def with_snapshot(scene: Scene) -> None:
+    with scene.open() as workspaces:
+        workspaces.snapshot("fix/a", label="good")
+        write(scene.work, {"README.md": "spoiled\n", "rubbish/deep/x": "x"})
+        os.unlink(scene.work / "src/app.py")
+        shutil.rmtree(scene.work / "new")
+
+
+def restored(scene: Scene) -> None:
+    with_snapshot(scene)
+    with scene.open() as workspaces:
+        workspaces.restore("fix/a", "good")
+
+
+def applied(scene: Scene) -> None:
+    with scene.open() as workspaces:
+        workspaces.apply("fix/a")
+
+
+def on_branch(scene: Scene) -> None:
+    with scene.open() as workspaces:
+        workspaces.apply("fix/a", to="branch:agent", message="one")
+        write(scene.work, {"later.txt": "later\n"})
+
+
+def on_branch_twice(scene: Scene) -> None:
+    on_branch(scene)
+    with scene.open() as workspaces:
+        workspaces.apply("fix/a", to="branch:agent", message="two")
+
+
+def with_waste(scene: Scene) -> None:
+    with scene.open() as workspaces:
+        for number in range(3):
+            write(scene.work, {"waste.bin": str(number) * 50_000})
+            workspaces.snapshot("fix/a")
+        workspaces.create(id="gone/a")
+        workspaces.destroy("gone/a")
+
+
+ACTS: dict[str, tuple[Callable[[Scene], None], Callable[[Local], object]]] = {
+    "snapshot": (nothing, lambda w: w.snapshot("fix/a", label="mine")),
+    "restore": (with_snapshot, lambda w: w.restore("fix/a", "good")),
+    "restore a path": (with_snapshot, lambda w: w.restore("fix/a", "good", ["work/new"])),
+    "apply to the folder": (nothing, lambda w: w.apply("fix/a")),
+    "apply some paths": (nothing, lambda w: w.apply("fix/a", ["new", "README.md"])),
+    "apply to a branch": (nothing, lambda w: w.apply("fix/a", to="branch:agent", message="one")),
+    "apply to a branch again": (on_branch, lambda w: w.apply("fix/a", to="branch:agent", message="two")),
+    "undo a restore": (restored, lambda w: w.undo()),
+    "undo an apply": (applied, lambda w: w.undo()),
+    "undo a branch": (on_branch_twice, lambda w: w.undo()),
+    "sweep": (with_waste, lambda w: w.sweep()),
+}
+
+
+@pytest.fixture
+def scenes(tmp_path: Path, settings: Settings) -> Iterator[Callable[[Callable[[Scene], None]], Scene]]:
+    need_root()
+    numbers = itertools.count()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path], check=True)  # what a kill leaves is the same everywhere
+    # Everything that is kept is due at once, so that a sweep has something to do.
+    keep_nothing = settings.snapshots.replace(keep_all_days=0, keep_hourly_days=0, keep_daily_days=0)
+    impatient = settings.replace(
+        snapshots=keep_nothing, workspaces=settings.workspaces.replace(trash_days=0), storage=settings.storage
+    )
+
+    def make(prepare: Callable[[Scene], None], *, sweeps: bool = False) -> Scene:
+        scene = Scene(tmp_path / str(next(numbers)), impatient if sweeps else settings)
+        prepare(scene)
+        return scene
+
+    yield make
+
+
+_SPAWNS = ("subprocess.Popen", "os.posix_spawn", "os.exec", "os.fork")
+
+
+def act_in_child(scene: Scene, act: Callable[[Local], object], *, die_at: int = 0) -> tuple[bool, int]:
+    """Do it in a child that kills itself before the effect of this number; gives whether it died, and the effects."""
+    inside, outside = os.pipe()
+    own = -1
+
+    def child() -> None:
+        nonlocal own
+        own = os.getpid()
+        workspaces = scene.open()
+        seen = 0
+
+        def hook(event: str, arguments: tuple[object, ...]) -> None:
+            nonlocal seen
+            if os.getpid() == own and (event in _SPAWNS or is_effect(event, arguments)):
+                seen += 1
+                if seen == die_at:
+                    os.kill(own, signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        act(workspaces)
+        os.write(outside, b"%d" % seen)
+
+    code = wait(fork(child))
+    assert code in (0, -signal.SIGKILL)
+    os.close(outside)
+    counted = os.read(inside, 20)
+    os.close(inside)
+    return code != 0, int(counted or b"0")
+
+
+@pytest.mark.parametrize("name", ACTS)
+def test_a_kill_leaves_the_old_state_or_the_new_one(name: str, scenes: Callable[..., Scene]) -> None:
+    prepare, act = ACTS[name]
+    is_sweep = name == "sweep"
+    scene = scenes(prepare, sweeps=is_sweep)
+    old = scene.states()
+    died, effects = act_in_child(scene, act)
+    assert not died
+    new = scene.states()
+    assert (old == new) == (name in ("snapshot", "sweep"))
+    check_states(scene)
+    assert effects > 5
+    step = max(1.0, effects / MOST)
+    seen = set()
+    for number in range(min(effects, MOST)):
+        scene = scenes(prepare, sweeps=is_sweep)
+        assert scene.states()[:2] == old[:2]
+        died, _ = act_in_child(scene, act, die_at=round(number * step) + 1)
+        assert died
+        check_states(scene)
+        found = scene.states()
+        same_branch = bool(found[2]) == bool(old[2])
+        is_old = found[:2] == old[:2] and (same_branch or found[2] == old[2])
+        is_new = found[:2] == new[:2] and bool(found[2]) == bool(new[2])
+        assert is_old or is_new
+        seen.add(is_new)
+        _again(scene, act, name, new)
+        shutil.rmtree(scene.home, ignore_errors=True)
+    if old != new:
+        assert False in seen
+
+
+def _again(scene: Scene, act: Callable[[Local], object], name: str, new: object) -> None:
+    """Whoever tries again after the crash gets what they wanted, and can take it back."""
+    before = scene.states()
+    with scene.open() as workspaces:
+        operations = len(workspaces.operations())
+        try:
+            act(workspaces)
+        except carrel.errors.OperationNotFound:  # it was undone in spite of the crash
+            assert name.startswith("undo")
+    after = scene.states()
+    check_states(scene)
+    if not name.startswith("undo"):
+        assert after[:2] == new[:2]  # type: ignore[index]
+    with scene.open() as workspaces:
+        assert is_applied(workspaces) == name.startswith("apply to")
+        if len(workspaces.operations()) > operations and not is_same(before, after) and not name.startswith("undo"):
+            workspaces.undo()
+            assert scene.states()[:2] == before[:2]
+
+
+def is_applied(workspaces: Local) -> bool:
+    return workspaces.diff("fix/a", text=False).changes == ()
+
+
+def is_same(one: object, other: object) -> bool:
+    return one == other

@@ -1,0 +1,52 @@
+"""What a run has to reach beside its workspace: borrowed objects, a parent repository, a folder used in place, shares."""
+
+from __future__ import annotations
+
+from carrel.errors import SandboxUnavailable
+from carrel.model.value import Value
+from carrel.verbs.destroy import filled_in
+from carrel.verbs.shares import mounts_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from carrel.home import Home
+    from carrel.model.workspace import Workspace
+
+
+class Reach(Value):
+    """Mounts as (host path, path inside, writable), variables, and the process whose namespaces hold the files."""
+
+    mounts: list[tuple[str, str, bool]]
+    environment: dict[str, str]
+    holder: int | None = None
+
+
+def reach_of(home: Home, workspace: Workspace, *, confined: bool) -> Reach:
+    """What the source of a workspace needs to be seen and set, and nothing more."""
+    filled, place = filled_in(home, workspace)
+    origin = filled.origin
+    mounts = [(str(path), str(path), False) for path in origin.get("borrows", ())]
+    environment: dict[str, str] = {}
+    if origin.get("kind") == "folder":
+        # `work` is a link to the folder: at its own path inside, the link leads there too.
+        mounts.append((str(origin["path"]), str(origin["path"]), True))
+    if origin.get("kind") == "worktree" and not origin.get("forked"):
+        mounts.append((str(origin["repository"]), str(origin["repository"]), False))
+        mounts.append((str(origin["admin"]), str(origin["admin"]), True))
+        environment.update({str(key): str(value) for key, value in dict(origin["environment"]).items()})
+    mounts += [(source, target, writable) for source, target, writable in mounts_of(home, workspace)]
+    return Reach(mounts=mounts, environment=environment, holder=_holder(home, workspace, confined=confined))
+
+
+def _holder(home: Home, workspace: Workspace, *, confined: bool) -> int | None:
+    from carrel.system import layers
+
+    namespaces = layers.namespaces_of(*filled_in(home, workspace))
+    if namespaces is None:
+        return None
+    if not confined:
+        raise SandboxUnavailable(
+            f"without a sandbox a command cannot see the files of {workspace.id}, which are in a namespace of their own",
+            hint="--sandbox bubblewrap, or make the workspace by a copy",
+        )
+    return int(namespaces[0].split("/")[2])

@@ -41,8 +41,47 @@ def rows(scratch: str) -> Iterator[Row]:
             {"ours": lambda: _supervised(scratch, cell, [TRUE]), **peers},
             aim="bwrap <= 4x, firejail and srt faster than",
         )
+    yield from _whole(scratch, peers)
     yield from _warm(scratch, asked, agent)
     yield from _output(scratch, asked)
+
+
+def _whole(scratch: str, peers: dict[str, Callable[[], None]]) -> Iterator[Row]:
+    """What a user waits for: workspace, log, snapshots before and after, supervisor and sandbox included."""
+    import carrel
+    from carrel.settings import load_settings
+
+    home = f"{scratch}/home"
+    aw = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "aw")
+    environment = {"PATH": os.environ["PATH"], "HOME": scratch, "AW_HOME": home}
+    settings = load_settings({"HOME": scratch}, scratch)
+    with carrel.open(home, settings=settings) as workspaces:
+        workspaces.create(id="t/a")
+        workspaces.create(id="t/kept")
+
+        def command() -> None:
+            subprocess.run(
+                [aw, "run", "-q", "t/a", "--", "true"], env=environment, check=True, stdin=subprocess.DEVNULL
+            )
+
+        def library() -> None:
+            assert workspaces.wait(workspaces.run("t/a", [TRUE]).id).state == "completed"
+
+        plain = {"subprocess.run": lambda: _run([TRUE])}
+        yield Row("`aw run -- true`, the whole process", {"ours": command, **peers, **plain}, aim="bwrap <= 6x")
+        yield Row("`workspaces.run` and `wait` of `true`", {"ours": library, **peers, **plain})
+
+        def kept() -> None:
+            assert workspaces.run_kept("t/kept", [TRUE]).exit_code == 0
+
+        yield Row(
+            "`workspaces.run_kept` of `true`, written down",
+            {"ours": kept, "subprocess.run": lambda: subprocess.run([TRUE], capture_output=True)},
+            aim="subprocess.run <= 2x",
+            rounds=60,
+        )
+        for run in workspaces.runs("t/kept"):
+            workspaces.stop(run.id, at_once=True)
 
 
 def _run(argv: list[str]) -> None:

@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workspaces": {"errors", "model", "store", "verbs"},
     "local": {"errors", "model", "home", "settings", "store", "verbs", "workspaces"},
     "runner": {"errors", "model", "home", "settings", "store", "verbs"},
-    "carrel": {"errors", "model", "home", "local", "settings", "workspaces"},
+    "carrel": {"errors", "model", "home", "local", "settings", "verbs", "workspaces"},
     "cli": {"errors", "model", "carrel", "settings"},
 }
 

@@ -26,10 +26,12 @@ def open(
     actor_id: str = "owner",
     correlation_id: str = "",
     causation_id: str = "",
+    starts_run: bool = False,
 ) -> Local:
     """Open a home on this machine: the one named, else AW_HOME, else the usual place. It is made at first use.
 
     The actor and the ids go into every event that this opener causes; see `Workspaces.acting_as` for others.
+    A process without threads that will start one run says so with `starts_run`: its supervisor is forked beforehand.
     """
     import os
 
@@ -41,5 +43,11 @@ def open(
     directory = os.getcwd()
     if settings is None:
         settings = load_settings(os.environ, directory)
+    path = os.path.abspath(home or default_path(os.environ))
+    runner = None
+    if starts_run:
+        from carrel.verbs.run import Runner
+
+        runner = Runner(path, settings)
     caller = Caller(actor_id=actor_id, correlation_id=correlation_id, causation_id=causation_id)
-    return Local(Home.open(os.fspath(home or default_path(os.environ)), settings, caller), directory)
+    return Local(Home.open(path, settings, caller), directory, runner)

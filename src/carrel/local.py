@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any, Self
 
-    from carrel.model.change import Diff
+    from carrel.model.change import Change, Diff
     from carrel.model.event import Event
     from carrel.model.operation import Operation
     from carrel.model.run import Command, Run
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from carrel.system.walk import Tree
     from carrel.verbs.apply import Applied
     from carrel.verbs.doctor import Probe
+    from carrel.verbs.mail import Message
     from carrel.verbs.recent import RecentFolder
     from carrel.verbs.repair import Finding
+    from carrel.verbs.run import Runner
     from carrel.verbs.session import Session
     from carrel.verbs.sweep import Candidate
     from carrel.verbs.template import Template
@@ -45,8 +47,9 @@ class Local:
     Verbs are imported when they are called, so that looking at one workspace does not load what makes one.
     """
 
-    def __init__(self, home: Home, directory: str) -> None:
+    def __init__(self, home: Home, directory: str, runner: Runner | None = None) -> None:
         self._home = home
+        self._runner = runner  # for the one run of a short-lived process
         self._directory = directory  # what relative paths in sources are relative to
         self._made: list[str] = []
         self._started: list[str] = []
@@ -98,9 +101,7 @@ class Local:
             if lazy:
                 raise InvalidSource("a fork cannot be made later: its parent goes on changing", hint="without lazy")
             more = dict(config or {})
-            workspace = fork(
-                self._home, spec.location, task, agent, snapshot=spec.snapshot, config=more, progress=said
-            )
+            workspace = fork(self._home, spec.location, task, agent, snapshot=spec.snapshot, config=more, progress=said)
         else:
             source = spec.absolute(self._directory).spec()
             workspace = create(self._home, task, agent, source=source, config=config, lazy=lazy, progress=said)
@@ -175,7 +176,6 @@ class Local:
         prompt: str | None = None,
         concurrent: bool = False,
         agent: str | None = None,
-        fork: bool = False,
         **more: Any,
     ) -> Run:
         from carrel.verbs.run import RunSpec, run
@@ -191,7 +191,7 @@ class Local:
             concurrent=concurrent,
             **more,
         )
-        started = run(self._home, id, spec, fork=fork)
+        started = run(self._home, id, spec, runner=self._runner)
         self._started.append(started.id)
         return started
 
@@ -204,7 +204,6 @@ class Local:
         config: Mapping[str, Any] | None = None,
         progress: Callable[[str], None] | None = None,
         prompt: str | None = None,
-        fork: bool = False,
         **options: Any,
     ) -> Run:
         from carrel.errors import CloneFailed
@@ -219,7 +218,7 @@ class Local:
             workspace = self.create(source, id=workspace_id, config=config, progress=progress)
         except CloneFailed as error:
             return record_clone_failure(self._home, workspace_id, spec, error)
-        return self.run(workspace.id, command, prompt=prompt, fork=fork, **options)
+        return self.run(workspace.id, command, prompt=prompt, **options)
 
     def why(self, run_id: str) -> Explanation:
         from carrel.verbs.why import why
@@ -237,7 +236,6 @@ class Local:
         environment: Mapping[str, str] | None = None,
         stdin: int | None = None,
         write: Callable[[int, bytes], None] | None = None,
-        fork: bool = False,
         **more: Any,
     ) -> Command:
         from carrel.verbs.keep import run_kept
@@ -251,7 +249,7 @@ class Local:
             environment=dict(environment or {}),
             **more,
         )
-        done = run_kept(self._home, id, spec, stdin=stdin, write=write, fork=fork)
+        done = run_kept(self._home, id, spec, stdin=stdin, write=write)
         if done.run_id not in self._started:
             self._started.append(done.run_id)
         return done
@@ -322,6 +320,11 @@ class Local:
         from carrel.verbs.diff import diff
 
         return diff(self._home, id, from_=from_, to=to, paths=paths, text=text, git_files=git_files, context=context)
+
+    def status(self, id: str) -> Sequence[Change]:
+        from carrel.verbs.diff import status
+
+        return status(self._home, id)
 
     def apply(
         self,
@@ -430,9 +433,8 @@ class Local:
     def adapt_prompt(self, text: str, id: str) -> str:
         from carrel.model.prompt import adapt_prompt
 
-        settings = self._home.settings
-        show.get(self._home, id)
-        return adapt_prompt(text, old_mounts=settings.files.old_mounts, mount=settings.sandbox.public_mount)
+        mount = show.public_mount(self._home, show.get(self._home, id))
+        return adapt_prompt(text, old_mounts=self._home.settings.files.old_mounts, mount=mount)
 
     # -- taking back --
 
@@ -508,6 +510,23 @@ class Local:
         from carrel.verbs.recent import recent
 
         return recent(self._home)
+
+    # -- mail --
+
+    def send_message(self, id: str, text: str, *, sender: str | None = None) -> Message:
+        from carrel.verbs.mail import send_message
+
+        return send_message(self._home, id, text, sender=sender)
+
+    def messages(self, id: str) -> Sequence[Message]:
+        from carrel.verbs.mail import messages
+
+        return messages(self._home, id)
+
+    def get_message(self, id: str, message_id: str) -> Message:
+        from carrel.verbs.mail import get_message
+
+        return get_message(self._home, id, message_id)
 
     # -- health --
 

@@ -2,8 +2,10 @@
 
     defaults < /etc/aw/aw.yaml < $XDG_CONFIG_HOME/aw/aw.yaml < ./aw.yaml < AW_SECTION__KEY < flags
 
-Each file may be YAML or TOML. Every value remembers where it came from. A key that nobody knows is an error that names
-it: a setting that is silently ignored is a promise that is silently broken. Nothing below a door reads the environment.
+Each file may be YAML or TOML. `./aw.yaml` may come with a repository that is not trusted, and cannot weaken the
+sandbox or name other places to reach. Every value remembers where it came from. A key that nobody knows is an error
+that names it: a setting that is silently ignored is a promise that is silently broken. Nothing below a door reads the
+environment.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class Sandbox(Value):
 
     default: str = "auto"
     network: str = "none"
-    public_mount: str = "/mnt/workspace"
+    public_mount: str = "/mnt/workspace"  # where a workspace appears to its agent; random: a name for each
     uid: int = 64042  # who owns workspace files and runs agents when Carrel itself is started as root
     tools: list[str] = []  # directories that runs see read-only at their own path: ~/.pyenv, ~/.nvm, ~/.cargo
     read_only: list[str] = []  # more that runs see: PATH, or PATH:INSIDE
@@ -180,11 +182,45 @@ def load_settings(
     for place in (system_directory, os.path.join(config_home, "aw"), directory):
         path = _find_file(place)
         if path:
-            _merge(values, origins, _from_file(path), path, os.path.dirname(path))
+            layer = _from_file(path)
+            if place == directory:
+                _refuse_weaker(layer, path)
+            _merge(values, origins, layer, path, os.path.dirname(path))
     _merge(values, origins, _from_environment(environ), "", directory)
     _merge(values, origins, _from_flags(flags or {}), "flag", directory)
     sections: dict[str, Any] = {name: cls(**values.get(name, {})) for name, cls in SECTIONS.items()}
     return Settings(**sections, agents={**AGENTS, **values.get("agents", {})}, origins=origins)
+
+
+# What a file in the current directory may not say: it may have come with somebody else's repository, and would let
+# that repository open the sandbox that is to confine it.
+_OWNERS_ONLY = {
+    "sandbox.default": ("auto", "bubblewrap", "vm"),
+    "sandbox.network": ("none",),
+    "sandbox.read_only": (),
+    "sandbox.read_write": (),
+    "sandbox.tools": (),
+    "sandbox.uid": (),
+    "sandbox.secrets": (),
+    "store.url": (),
+    "git.private_hosts": (),
+    "git.allow_ssh": (),
+}
+
+
+def _refuse_weaker(layer: dict[str, Any], path: str) -> None:
+    for section, keys in layer.items():
+        for key, value in keys.items():
+            name = f"{section}.{key}"
+            known = SECTIONS.get(section)
+            if known is not None and key in known.__defaults__ and value == known.__defaults__[key]:
+                continue
+            if section == "agents" or (name in _OWNERS_ONLY and value not in _OWNERS_ONLY[name]):
+                raise InvalidConfig(
+                    f"{path} may not set {name} to {value!r}: a project does not open its own sandbox",
+                    hint=f"say it in ~/.config/aw/aw.yaml, as {f'AW_{section}__{key}'.upper()}, or with a flag",
+                    details={"key": name, "origin": path},
+                )
 
 
 def _find_file(place: str) -> str | None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any, Protocol, Self
 
-    from carrel.model.change import Diff
+    from carrel.model.change import Change, Diff
     from carrel.model.event import Event
     from carrel.model.operation import Operation
     from carrel.model.run import Command, Run
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from carrel.system.walk import Tree
     from carrel.verbs.apply import Applied
     from carrel.verbs.doctor import Probe
+    from carrel.verbs.mail import Message
     from carrel.verbs.recent import RecentFolder
     from carrel.verbs.repair import Finding
     from carrel.verbs.session import Session
@@ -151,6 +152,9 @@ if TYPE_CHECKING:
         ) -> Diff:
             """What changed between two states."""
 
+        def status(self, id: str) -> Sequence[Change]:
+            """The paths that were changed and not applied, by content."""
+
         def apply(
             self,
             id: str,
@@ -271,6 +275,16 @@ if TYPE_CHECKING:
 
         def recent(self) -> Sequence[RecentFolder]:
             """The folders that were selected, the last one first."""
+
+        # -- mail --
+        def send_message(self, id: str, text: str, *, sender: str | None = None) -> Message:
+            """Write to a workspace, in the name of another one of its task or as the owner."""
+
+        def messages(self, id: str) -> Sequence[Message]:
+            """What was written to a workspace, the oldest first."""
+
+        def get_message(self, id: str, message_id: str) -> Message:
+            """One message by its id."""
 
         # -- health --
         def repair(self, *, rebuild_views: bool = False) -> Sequence[Finding]:

@@ -63,11 +63,11 @@ def test_places_are_merged_key_by_key(places: dict[str, Path], load: Callable[..
 
 def test_yaml_and_toml_say_the_same(places: dict[str, Path], load: Callable[..., Settings]) -> None:
     yaml = places["project"] / "aw.yaml"
-    yaml.write_text("storage: {min_free_mb: 3}\nsandbox: {default: none}\nfiles: {old_mounts: [/a/, /b/]}\n")
+    yaml.write_text("storage: {min_free_mb: 3}\nsandbox: {default: bubblewrap}\nfiles: {old_mounts: [/a/, /b/]}\n")
     from_yaml = load()
     yaml.unlink()
     (places["project"] / "aw.toml").write_text(
-        '[storage]\nmin_free_mb = 3\n[sandbox]\ndefault = "none"\n[files]\nold_mounts = ["/a/", "/b/"]\n'
+        '[storage]\nmin_free_mb = 3\n[sandbox]\ndefault = "bubblewrap"\n[files]\nold_mounts = ["/a/", "/b/"]\n'
     )
     from_toml = load()
     assert from_yaml.replace(origins={}) == from_toml.replace(origins={})
@@ -210,3 +210,42 @@ def test_settings_reach_the_verbs(aw: Aw, monkeypatch: pytest.MonkeyPatch, tmp_p
     assert made["config"]["max_size_mb"] == 7
     monkeypatch.setenv("AW_WORKSPACES__DEFAULT_MAX_SIZE_MB", "")
     assert "max_size_mb" not in aw.ok("create", "t/b")["config"]
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("sandbox: {default: none}", "sandbox.default"),
+        ("sandbox: {network: host}", "sandbox.network"),
+        ("sandbox: {read_write: [/]}", "sandbox.read_write"),
+        ("sandbox: {secrets: ['h x /etc/passwd']}", "sandbox.secrets"),
+        ("store: {url: 'postgresql://elsewhere/x'}", "store.url"),
+        ("agents: {claude: {command: [sh]}}", "agents.claude"),
+    ],
+)
+def test_a_project_cannot_open_its_own_sandbox(text: str, key: str, tmp_path: Path) -> None:
+    """The same file as the user's own is taken: it is the place that is not trusted."""
+    project, config = tmp_path / "project", tmp_path / "config" / "aw"
+    project.mkdir()
+    config.mkdir(parents=True)
+    (project / "aw.yaml").write_text(text)
+    environ = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    with pytest.raises(InvalidConfig, match="does not open its own sandbox") as refused:
+        load_settings(environ, str(project), system_directory=str(tmp_path / "no"))
+    assert refused.value.details["key"] == key
+    os.rename(project / "aw.yaml", config / "aw.yaml")
+    loaded = load_settings(environ, str(project), system_directory=str(tmp_path / "no"))
+    assert loaded.origins[key] == str(config / "aw.yaml")
+
+
+def test_a_project_may_make_its_sandbox_tighter(tmp_path: Path) -> None:
+    (tmp_path / "aw.yaml").write_text("sandbox: {default: bubblewrap, network: none, memory_mb: 100}\n")
+    loaded = load_settings({"HOME": str(tmp_path / "u")}, str(tmp_path), system_directory=str(tmp_path / "no"))
+    assert loaded.sandbox.memory_mb == 100
+
+
+def test_a_project_may_spell_out_every_default(tmp_path: Path) -> None:
+    (tmp_path / "aw.yaml").write_text(
+        "sandbox: {default: auto, network: none, public_mount: /mnt/workspace}\nstore: {url: null}\n"
+    )
+    load_settings({"HOME": str(tmp_path / "u")}, str(tmp_path), system_directory=str(tmp_path / "no"))

@@ -30,6 +30,7 @@ GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
             "template": ("carrel.cli.template", "keep folders to begin with"),
             "open": ("carrel.cli.recent", "select a folder"),
             "recent": ("carrel.cli.recent", "list the folders that were selected"),
+            "mail": ("carrel.cli.mail", "write to a workspace, and read what was written to it"),
         },
     ),
     (

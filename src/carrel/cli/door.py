@@ -85,6 +85,7 @@ class Door:
         self._workspaces: Local | None = None
         self._settings: Settings | None = None
         self.flags: dict[str, object] = {}
+        self.starts_run = False  # said before the home is opened
 
     def expect(self, arguments: Sequence[str]) -> None:
         """See before parsing whether JSON is wanted: what cannot be parsed is an error that is shown as JSON too."""
@@ -129,6 +130,7 @@ class Door:
                 actor_id=(args and args.actor) or environ.get("AW_ACTOR") or "owner",
                 correlation_id=(args and args.correlation_id) or environ.get("AW_CORRELATION_ID") or "",
                 causation_id=(args and args.causation_id) or environ.get("AW_CAUSATION_ID") or "",
+                starts_run=self.starts_run,
             )
         return self._workspaces
 

@@ -134,6 +134,12 @@ def _text(path: str | None) -> str | None:
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task-id", metavar="T", help="only the workspaces of this task")
     parser.add_argument("--all", action="store_true", help="also those that were destroyed")
+    parser.add_argument(
+        "--changes", action="store_true", help="count what was not applied (by itself for few workspaces on a terminal)"
+    )
+
+
+FEW = 20  # so many workspaces are looked into without being asked
 
 
 def _list(door: Door, args: argparse.Namespace) -> None:
@@ -141,21 +147,44 @@ def _list(door: Door, args: argparse.Namespace) -> None:
     if not workspaces and not door.is_json:
         door.hint("no workspaces yet: aw create makes one")
         return
-    text = None
-    if not door.is_json:
-        rows = [(w.id, w.state, w.source, w.created_at[:16].replace("T", " "), w.path) for w in workspaces]
-        text = table(("WORKSPACE", "STATE", "SOURCE", "CREATED (UTC)", "PATH"), rows)
-    door.print(workspaces, text)
+    looked_into = args.changes or (sys.stdout.isatty() and len(workspaces) <= FEW and not door.is_json)
+    changed = [_count_changes(door, each) for each in workspaces] if looked_into else []
+    if door.is_json:
+        found = [workspace.as_dict() for workspace in workspaces]
+        door.print(
+            [{**each, "changed": count} for each, count in zip(found, changed, strict=True)] if changed else found
+        )
+        return
+    rows = [[w.id, w.state, w.source, w.created_at[:16].replace("T", " "), w.path] for w in workspaces]
+    headers = ["WORKSPACE", "STATE", "SOURCE", "CREATED (UTC)", "PATH"]
+    if looked_into:
+        headers.insert(2, "CHANGES")
+        for row, count in zip(rows, changed, strict=True):
+            row.insert(2, "?" if count is None else str(count or ""))
+    print(table(headers, rows))
+
+
+def _count_changes(door: Door, workspace: Workspace) -> int | None:
+    """How many paths were changed and not applied; None if that cannot be found out."""
+    from carrel.errors import CarrelError
+
+    if workspace.state != "ready":
+        return 0
+    try:
+        return len(door.workspaces.status(workspace.id))
+    except CarrelError:
+        return None
 
 
 def _show(door: Door, args: argparse.Namespace) -> None:
     workspace = door.workspaces.get(ids_of(args)[0])
     runs = door.workspaces.runs(workspace.id)
     last = runs[-1] if runs else None
+    changed = _count_changes(door, workspace)
     if door.is_json:
-        door.print({**workspace.as_dict(), "last_run": last.as_dict() if last else None})
+        door.print({**workspace.as_dict(), "last_run": last.as_dict() if last else None, "changed": changed})
     else:
-        print("\n".join([details(workspace), *(_last_run(last) if last else [])]))
+        print("\n".join([details(workspace, changed), *(_last_run(last) if last else [])]))
 
 
 def _last_run(run: Run) -> list[str]:
@@ -168,7 +197,7 @@ def _last_run(run: Run) -> list[str]:
     return [f"{style(name.ljust(9), '2')}  {printable(text)}" for name, text in lines]
 
 
-def details(workspace: Workspace) -> str:
+def details(workspace: Workspace, changed: int | None = 0) -> str:
     """One fact on each line."""
     mechanism = workspace.filled.get("mechanism")
     facts: list[tuple[str, object]] = [
@@ -180,6 +209,7 @@ def details(workspace: Workspace) -> str:
         ("created", workspace.created_at),
         ("changed", workspace.updated_at),
         ("uid", workspace.uid),
+        ("changes", _not_applied(workspace, changed)),
     ]
     if workspace.reason:
         facts.append(("reason", workspace.reason))
@@ -188,6 +218,12 @@ def details(workspace: Workspace) -> str:
     facts += [("note", note) for note in (notes if isinstance(notes, list) else [])]
     width = max(len(name) for name, _ in facts)
     return "\n".join(f"{style(name.ljust(width), '2')}  {printable(str(value))}" for name, value in facts)
+
+
+def _not_applied(workspace: Workspace, changed: int | None) -> str:
+    if changed is None:
+        return "cannot be found out: aw diff says why"
+    return f"{changed} not applied: aw diff {workspace.id}" if changed else "none that are not applied"
 
 
 def _short(value: object) -> str:
@@ -227,7 +263,7 @@ COMMANDS = {
         run=_create,
         examples="""\
   aw create --id fix-login/a1
-  aw create --id fix-login/a2 --config '{"max_size_mb": 500, "git_config": {"user_name": "Ada"}}'
+  aw create --id fix-login/a2 --config '{"max_size_mb": 500, "git_config": {"user_name": "Fix Bot"}}'
   aw create --template python-service
   printf '{"id": "t/%d"}\\n' 1 2 3 | aw create --batch
 """,
@@ -235,7 +271,7 @@ COMMANDS = {
     "list": Command(
         arguments=_list_arguments,
         run=_list,
-        examples="  aw list\n  aw list --task-id fix-login --format json\n  aw list --all\n",
+        examples="  aw list\n  aw list --changes\n  aw list --task-id fix-login --format json\n  aw list --all\n",
     ),
     "show": Command(arguments=add_ids, run=_show, examples="  aw show fix-login/a1\n"),
     "path": Command(arguments=add_ids, run=_path, examples='  cd "$(aw path fix-login/a1)/work"\n'),

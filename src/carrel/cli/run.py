@@ -73,9 +73,9 @@ def _start(door: Door, args: argparse.Namespace) -> Run:
         "concurrent": args.concurrent,
         "tty": args.tty,
         "stdin": _wants_input(args),
-        "fork": True,
         **_terminal_size(args),
     }
+    door.starts_run = True
     if args.source is None:
         return door.workspaces.run(_named(args), args.command, **options)
     ids = ids_of(args)
@@ -135,7 +135,7 @@ def _run_kept(door: Door, args: argparse.Namespace) -> int:
     write = None if door.is_json else _write
     try:
         with _ending_on_signals():
-            done = door.workspaces.run_kept(workspace.id, args.command, stdin=stdin, write=write, fork=True, **options)
+            done = door.workspaces.run_kept(workspace.id, args.command, stdin=stdin, write=write, **options)
     except KeyboardInterrupt:
         return 130  # the box ends a command whose caller goes away
     if args.rm:
@@ -179,7 +179,11 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 def _wants_input(args: argparse.Namespace) -> bool:
-    return args.tty or (not args.detach and not sys.stdin.isatty())
+    return args.tty or (not args.detach and not sys.stdin.isatty() and not _is_null(sys.stdin.fileno()))
+
+
+def _is_null(descriptor: int) -> bool:
+    return os.fstat(descriptor).st_rdev == os.makedev(1, 3)
 
 
 def _terminal_size(args: argparse.Namespace) -> dict[str, Any]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from carrel.cli.door import Door
     from carrel.model.change import Change
+    from carrel.model.snapshot import Snapshot
 
 
 def _snapshot_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +26,16 @@ def _snapshot_arguments(parser: argparse.ArgumentParser) -> None:
 def _snapshot(door: Door, args: argparse.Namespace) -> None:
     taken = door.workspaces.snapshot(ids_of(args)[0], label=args.message)
     door.print(taken, taken.id)
+    if taken.label and len(_labelled(door, ids_of(args)[0], taken.label)) > 1:
+        door.hint(f"other snapshots are called {printable(taken.label)!r} too: the name means this one from now on")
     for left_out in taken.left_out[:5]:
         door.hint(f"left out {printable(left_out.path)}: {left_out.kind}")
+
+
+def _labelled(door: Door, workspace: str, name: str) -> list[str]:
+    """The ids of the snapshots that a label stands for, oldest first."""
+    found = door.workspaces.snapshots(workspace)
+    return [] if any(each.id == name for each in found) else [each.id for each in found if each.label == name]
 
 
 def _snapshots(door: Door, args: argparse.Namespace) -> None:
@@ -36,14 +45,25 @@ def _snapshots(door: Door, args: argparse.Namespace) -> None:
             each.id,
             time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(each.taken_at)),
             each.cause,
-            each.files,
-            size(each.size),
-            "live" if each.live else "",
+            "" if each.cause == "base" else each.files,
+            "" if each.cause == "base" else size(each.size),
+            _remarks(each),
             each.label,
         )
         for each in found
     ]
-    door.print(found, table(("SNAPSHOT", "TAKEN (UTC)", "CAUSE", "FILES", "SIZE", "", "LABEL"), rows) if rows else None)
+    headers = ("SNAPSHOT", "TAKEN (UTC)", "CAUSE", "FILES", "SIZE", "REMARKS", "LABEL")
+    door.print(found, table(headers, rows) if rows else None)
+
+
+def _remarks(snapshot: Snapshot) -> str:
+    left_out, torn = len(snapshot.left_out), len(snapshot.torn)
+    remarks = [
+        "live" if snapshot.live else "",
+        f"{left_out} left out" if left_out else "",
+        f"{torn} torn" if torn else "",
+    ]
+    return ", ".join(filter(None, remarks))
 
 
 def _words(parser: argparse.ArgumentParser, shown: str) -> None:
@@ -68,6 +88,9 @@ def _restore(door: Door, args: argparse.Namespace) -> None:
         raise InvalidUsage("no snapshot was named", hint=f"aw snapshots {workspace} lists them; base is the first")
     operation, done = door.workspaces.restore(workspace, words[0], words[1:])
     door.print({"operation_id": operation, **done.as_dict()})
+    labelled = _labelled(door, workspace, words[0])
+    if len(labelled) > 1:
+        door.hint(f"{len(labelled)} snapshots are called {printable(words[0])!r}: the newest was taken, {labelled[-1]}")
     for path in done.kept:
         door.hint(f"kept {printable(path)}: it is in no snapshot")
     door.hint(f"{done.written} written, {done.removed} removed; aw undo takes it back")
@@ -162,6 +185,9 @@ def _apply(door: Door, args: argparse.Namespace) -> None:
         *([f"commit {done.commit}"] if done.commit else []),
     ]
     door.print(done, "\n".join(lines) or None)
+    if not done.operation_id:
+        door.hint("there is nothing to apply")
+        return
     door.hint(f"applied to {printable(done.target)}; aw undo takes it back")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carrel.cli.door import Command, table
+from carrel.cli.door import Command, size, table
 from carrel.errors import InvalidUsage
 
 TYPE_CHECKING = False
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import argparse
 
     from carrel.cli.door import Door
+    from carrel.model.operation import Operation
 
 
 def _undo_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +20,9 @@ def _undo_arguments(parser: argparse.ArgumentParser) -> None:
 def _undo(door: Door, args: argparse.Namespace) -> None:
     operation, workspaces = door.workspaces.undo(args.operation)
     door.print({"undone": operation.as_dict(), "workspaces": [workspace.as_dict() for workspace in workspaces]})
+    door.hint(
+        f"{operation.kind} {operation.operation_id} is undone; aw undo {workspaces[0].operation_id} takes that back"
+    )
     for workspace in workspaces:
         door.hint(f"{workspace.id} is {workspace.state}: {workspace.path}")
 
@@ -34,12 +38,18 @@ def _ops(door: Door, _: argparse.Namespace) -> None:
             operation.operation_id,
             operation.at[:19].replace("T", " "),
             operation.kind,
-            f"undone by {operation.undone_by}" if operation.undone_by else "",
+            _state(operation),
             _some(operation.workspaces),
         )
         for operation in operations
     ]
     door.print(operations, table(("OPERATION", "WHEN (UTC)", "KIND", "STATE", "WORKSPACES"), rows) if rows else None)
+
+
+def _state(operation: Operation) -> str:
+    if operation.undone_by:
+        return f"undone by {operation.undone_by}"
+    return f"undoes {operation.undoes}" if operation.undoes else ""
 
 
 def _some(names: list[str], most: int = 4) -> str:
@@ -78,8 +88,21 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _sweep(door: Door, args: argparse.Namespace) -> None:
     candidates = door.workspaces.sweep(dry_run=args.dry_run)
-    rows = [(c.uid, c.workspace_id, "goes" if c.goes else "stays", c.why) for c in candidates]
-    door.print(candidates, table(("UID", "WORKSPACE", "", "WHY"), rows) if rows else None)
+    rows = [
+        (c.uid, c.workspace_id, "goes" if c.goes else "stays", size(c.bytes) if c.bytes else "", c.why)
+        for c in candidates
+        if c.kind == "workspace"
+    ]
+    thinned: dict[tuple[str, str], int] = {}
+    for each in candidates:
+        if each.kind == "snapshot":
+            thinned[each.uid, each.workspace_id] = thinned.get((each.uid, each.workspace_id), 0) + 1
+    for (uid, workspace_id), count in thinned.items():
+        rows.append((uid, workspace_id, "goes", "", f"{count} snapshot{'s' * (count != 1)}, thinned out with age"))
+    rows += [("", "", "goes", size(c.bytes), c.why) for c in candidates if c.kind in ("objects", "layers")]
+    door.print(candidates, table(("UID", "WORKSPACE", "", "SIZE", "WHY"), rows) if rows else None)
+    if args.dry_run:
+        door.hint(f"aw sweep frees {size(sum(c.bytes for c in candidates if c.goes))}")
 
 
 COMMANDS = {

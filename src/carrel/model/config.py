@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from carrel.errors import InvalidConfig
+from carrel.model.source import is_plain_name
 from carrel.model.value import Value
 
 TYPE_CHECKING = False
@@ -22,6 +23,14 @@ class GitIdentity(Value):
     user_email: str = "agent@localhost"
 
 
+class Share(Value):
+    """Files that several workspaces see at /mnt/shares/NAME."""
+
+    name: str
+    path: str | None = None  # a directory of the host, which only the owner may name; else an area of the task
+    mode: str = "ro"  # ro, rw
+
+
 class Config(Value):
     """The configuration of one workspace."""
 
@@ -33,12 +42,14 @@ class Config(Value):
     prompt: str | None = None
     repo_id: str | None = None
     repo_name: str | None = None
+    shares: list[Share] = []
+    mailbox: bool | None = None  # whether runs can write to the other workspaces of the task, and read what they wrote
     task_spec: dict[str, object] = {}
     context: dict[str, object] = {}
 
     def stated(self) -> dict[str, Any]:
         """Only what was said, as JSON: this goes into the log."""
-        return {key: value for key, value in self.as_dict().items() if value is not None and value != {}}
+        return {key: value for key, value in self.as_dict().items() if value not in (None, {}, [])}
 
 
 def parse_config(given: Mapping[str, Any], *, default_max_size_mb: int | None = None) -> Config:
@@ -111,6 +122,38 @@ def _git(key: str, value: Any) -> GitIdentity | None:
     return GitIdentity(**fields)
 
 
+def _shares(key: str, value: Any) -> list[Share]:
+    if not isinstance(value, list):
+        raise _wrong(key, value, "a list of objects")
+    found = [_share(f"{key}[{number}]", each) for number, each in enumerate(value)]
+    if len({share.name for share in found}) < len(found):
+        raise _wrong(key, value, "without a name that is there twice")
+    return found
+
+
+def _share(key: str, value: Any) -> Share:
+    fields = _object(key, value)
+    for name, text in fields.items():
+        if name not in Share.__types__:
+            raise InvalidConfig(f"unknown key {key}.{name} in the configuration", details={"key": f"{key}.{name}"})
+        if not isinstance(text, str) and not (name == "path" and text is None):
+            raise _wrong(f"{key}.{name}", text, "text")
+    name, path, mode = str(fields.get("name", "")), fields.get("path"), str(fields.get("mode", "ro"))
+    if not is_plain_name(name):
+        raise _wrong(f"{key}.name", name, "made of letters, digits, dot, dash and underscore")
+    if mode not in ("ro", "rw"):
+        raise _wrong(f"{key}.mode", mode, "ro or rw")
+    if path is not None and (not str(path).startswith("/") or "\0" in str(path)):
+        raise _wrong(f"{key}.path", path, "an absolute path")
+    return Share(name=name, path=None if path is None else str(path), mode=mode)
+
+
+def _truth(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(key, value, "true or false")
+    return value
+
+
 def _wrong(key: str, value: Any, wanted: str) -> InvalidConfig:
     shown = repr(value)
     return InvalidConfig(
@@ -127,6 +170,8 @@ _CHECKS: dict[str, Any] = {
     "prompt": _text,
     "repo_id": _text,
     "repo_name": _text,
+    "shares": _shares,
+    "mailbox": _truth,
     "task_spec": _object,
     "context": _object,
 }

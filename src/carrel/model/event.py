@@ -265,6 +265,15 @@ class WorkspaceRelayered(Fact):
     filled: dict[str, object]
 
 
+class MessageSent(Fact):
+    """Somebody wrote to the workspace, through us; what is in its mailbox."""
+
+    message_id: str
+    sender: str  # an agent of the task, or "owner"
+    size: int
+    digest: str
+
+
 class SnapshotTaken(Fact):
     """A state of the workspace was kept."""
 
@@ -376,6 +385,7 @@ FACTS: tuple[type[Value], ...] = (
     NetworkDenied,
     CommandCompleted,
     WorkspaceRelayered,
+    MessageSent,
     SnapshotTaken,
     SnapshotDropped,
     SnapshotRestoring,

@@ -21,6 +21,7 @@ class Operation(Value):
     undoes: str = ""
     undone_by: str = ""  # the operation that took the last of it back
     undone_uids: list[str] = []  # those of its workspaces for which it was taken back
+    before: str = ""  # the snapshot of the workspace as it was before
     changed: bool = False  # it changed what a workspace or its origin holds, not where the workspace is
 
 
@@ -48,6 +49,7 @@ def fold(
             "undoes": data.get("undoes", ""),
             "undone_by": "",
             "undone_uids": [],
+            "before": data.get("before", ""),
             "changed": KINDS[event_type] in ("restore", "apply"),
         }
     return {

@@ -138,9 +138,14 @@ def _is_scp(text: str) -> bool:
 
 def template_name(name: str) -> str:
     """A legal template name, as it is used for a directory."""
-    if not name or len(name) > 100 or name[0] in ".-" or not _SIMPLE.issuperset(name):
+    if not is_plain_name(name):
         raise InvalidSource(f"{name!r} is no template name", hint="letters, digits, dot, dash and underscore")
     return name
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether this can be a file name everywhere and is no option of any program."""
+    return 0 < len(name) <= 100 and name[0] not in ".-" and _SIMPLE.issuperset(name)
 
 
 def branch_name(name: str) -> str:

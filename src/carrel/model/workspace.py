@@ -6,8 +6,8 @@
                aborted            ready <─> reverting, applying
 
 `creating`, `destroying`, `restoring`, `purging`, `reverting` (to a snapshot) and `applying` are intents: a process is
-at it, or has died at it and `repair` finishes or undoes. Folding a workspace's events through `TABLE` gives its state; an event that the table does not know
-for the present state is refused, and nothing changes.
+at it, or has died at it and `repair` finishes or undoes. Folding a workspace's events through `TABLE` gives its state;
+an event that the table does not know for the present state is refused, and nothing changes.
 """
 
 from __future__ import annotations

@@ -35,7 +35,21 @@ def graft(writer: Writer, base: Tree, theirs: Tree, paths: Iterable[str]) -> str
 
     The caller commits the writer. Only `work/` can be changed this way.
     """
-    return _Graft(writer, base, theirs).run(list(paths))
+    wanted = list(paths)
+    return transplant(writer, base, theirs, wanted) or _Graft(writer, base, theirs).run(wanted)
+
+
+def transplant(writer: Writer, base: Tree, theirs: Tree, paths: Iterable[str]) -> str | None:
+    """The same for states on one stack, without looking at its layers: what shows through goes on showing through.
+
+    None if that cannot be: the stacks differ, or a directory above a path hides the layers in one state only.
+    """
+    if base.stack_key != theirs.stack_key:
+        return None
+    try:
+        return _Transplant(writer, base, theirs).run(list(paths))
+    except _Hidden:
+        return None
 
 
 class _Folder:
@@ -55,6 +69,7 @@ class _Graft:
         self._over = base.stack_key
 
     def run(self, paths: list[str]) -> str:
+        """Do it, and give the new root."""
         top = dict(self._base.top.layers[0].entries())
         work = top["work"]
         if work.digest == NO_DIGEST:  # a state without objects: nobody looked at its directories
@@ -62,6 +77,11 @@ class _Graft:
         if "output" in top and top["output"].digest == NO_DIGEST:
             top["output"] = self._like_theirs("output", digest=self._writer.put_tree(b""))
         tree = _Folder(work, _entries(self._base.objects, work.digest))
+        self._change(tree, paths)
+        top["work"] = self._finish(tree)
+        return self._writer.put_tree(_encode(top)).hex()
+
+    def _change(self, tree: _Folder, paths: list[str]) -> None:
         gone: set[str] = set()  # below these nothing is left
         for delta in compare(self._base, self._theirs, paths):
             above, _, name = delta.path.rpartition("/")
@@ -78,8 +98,6 @@ class _Graft:
                 gone.add(delta.path)
                 folder.below.pop(name, None)
                 folder.names[name] = self._copy(delta.new)
-        top["work"] = self._finish(tree)
-        return self._writer.put_tree(_encode(top)).hex()
 
     def _like_theirs(self, name: str, *, digest: bytes = NO_DIGEST, over: str = "") -> Entry:
         found = self._theirs.top.find(name)
@@ -151,6 +169,53 @@ class _Graft:
                 over=entry.over,
             )
         return tree.entry
+
+
+class _Hidden(Exception):
+    """A directory is opaque in one state and not in the other: entries mean different things in the two."""
+
+
+class _Transplant(_Graft):
+    """Moves entries of the upper layer as they are, with all that is below them."""
+
+    def _change(self, tree: _Folder, paths: list[str]) -> None:
+        for path in paths:
+            above, _, name = path.rpartition("/")
+            own, is_opaque = self._find_own(above, name)
+            if own is None and not self._has_folder(tree, above):
+                continue  # nothing of it in either
+            folder = self._open_like(tree, above, is_opaque)
+            folder.below.pop(name, None)
+            folder.names.pop(name, None)
+            if own is not None:
+                folder.names[name] = own
+            elif is_opaque and self._over:
+                folder.names[name] = Entry(WHITEOUT)
+
+    def _find_own(self, above: str, name: str) -> tuple[Entry | None, bool]:
+        """What their upper layer says about a path, and whether nothing shows through there."""
+        entry = self._theirs.top.find("work")
+        is_opaque = False
+        for part in [*above.split("/")[1:], name]:
+            if entry is None or entry.kind != DIR:
+                return None, is_opaque or entry is not None
+            is_opaque |= entry.opaque
+            entry = _entries(self._theirs.objects, entry.digest).get(part)
+        return entry, is_opaque
+
+    def _has_folder(self, tree: _Folder, above: str) -> bool:
+        found = self._base.find(above) if "/" in above else tree.entry
+        return found is not None and found.kind == DIR
+
+    def _open_like(self, tree: _Folder, above: str, is_opaque: bool) -> _Folder:
+        folder = tree
+        hidden = False
+        for level in range(2, len(above.split("/")) + 1):
+            folder = self._open(tree, "/".join(above.split("/")[:level]))
+            hidden |= folder.entry.opaque
+        if hidden != is_opaque and self._over:
+            raise _Hidden(above)
+        return folder
 
 
 def hold_contents(writer: Writer, plan: Plan) -> str:

@@ -19,6 +19,12 @@ def fork(
     The parent's record changes when its changes become a layer that both share. Its stack file says so already: a crash
     before the new record is written loses nothing.
     """
+    if parent.origin.get("kind") == "folder" and not parent.origin.get("forked"):
+        from carrel.sources import overlay
+
+        # Somebody's folder, in use: the fork is a copy, whose changes can be given back to it.
+        copy = overlay.lay(parent.origin["path"], place, options, progress, mounted=False)
+        return copy.replace(origin={**copy.origin, "forked": True}), parent
     above: list[str] = []
     if parent.origin.get("kind") == "worktree" and not parent.origin.get("forked"):
         from carrel.sources import worktree

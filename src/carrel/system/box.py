@@ -55,7 +55,9 @@ def clear():
     except ChildProcessError:
         pass
 def serve(client):
-    message, files, _, _ = socket.recv_fds(client, 131072, 3, socket.MSG_CMSG_CLOEXEC)
+    message, files, _, _ = socket.recv_fds(client, 131072, 3)
+    for file in files:
+        os.set_inheritable(file, False)
     pid = 0
     try:
         if len(files) != 3:

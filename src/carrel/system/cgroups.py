@@ -123,7 +123,7 @@ def make(name: str, limits: Limits, parents: dict[str, tuple[int, str]] | None =
     """Make a group that holds what can be held of the limits; a controller that cannot be had is not in the group.
 
     Without limits there is one hierarchy, if the processes are to be `listed`. No more than needed: entering a group
-    waits for the kernel's grace period, some 10 ms."""
+    of version 2 waits for the kernel's grace period, some 10 ms."""
     group = Group(name=name, directories={}, version={})
     found = find_parents() if parents is None else parents
     wanted = [controller for controller, (version, _) in found.items() if _settings(limits, controller, version)]

@@ -15,8 +15,9 @@ from carrel.system.supervisor import Result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator
+
+    from carrel.system.sockets import Stream
 
 
 class Supervisor(Value):
@@ -69,17 +70,17 @@ def wait_ready(directory: str, pid: int, *, wait_seconds: float = 10.0) -> bool:
     return True
 
 
-def connect(directory: str, *, wait_seconds: float = 5.0) -> socket.socket:
+def connect(directory: str, *, wait_seconds: float = 5.0) -> Stream:
     """A connection to the supervisor's control socket; OSError if there is none, or none any more.
 
     A young supervisor makes its socket a moment after it has started the command."""
-    import socket
+    from carrel.system.sockets import Stream
 
     end = time.monotonic() + wait_seconds
     folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         while True:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection = Stream()
             try:
                 connection.connect(f"/proc/self/fd/{folder}/control")
                 return connection

@@ -121,9 +121,7 @@ def _freeze(after: Stack, place: Place, upper: str) -> None:
 
 def _unmount_unused(by: Mounter, place: Place) -> bool:
     """Unmount the parent if nobody uses it anywhere; give whether it is unmounted and its upper at rest."""
-    from carrel.system import mounts
-
-    if mounts.seen_elsewhere(os.lstat(by.path(place)).st_dev, besides=by.process()):
+    if _is_seen_elsewhere(by, place):
         return False
     try:
         by.unmount(place)
@@ -131,6 +129,24 @@ def _unmount_unused(by: Mounter, place: Place) -> bool:
         if error.errno == errno.EBUSY:
             return False
         raise from_os(error, "the workspace cannot be unmounted") from error
+    return True
+
+
+def _is_seen_elsewhere(by: Mounter, place: Place) -> bool:
+    """Whether another mount namespace shows the workspace, also after a moment.
+
+    A sandbox that is being built or taken down anywhere on this machine has, for a few milliseconds, copies of all
+    mounts; to copy a whole upper layer for that would cost more than to look again.
+    """
+    import time
+
+    from carrel.system import mounts
+
+    device = os.lstat(by.path(place)).st_dev
+    for wait in (0.004, 0.008, 0.0):
+        if not mounts.seen_elsewhere(device, besides=by.process()):
+            return False
+        time.sleep(wait)
     return True
 
 
@@ -155,7 +171,7 @@ def _squash(lowers: list[str], one: str, place: Place) -> None:
 def _freeze_plain(parent: Filled, parent_place: Place, place: Place, choice: str | None) -> Filled | None:
     """Turn a workspace of plain files into a mounted one whose lowest layer they are; None where that cannot be."""
     kind = layers.candidates()[0]
-    if parent.mechanism in (layers.NONE, layers.BTRFS) or choice not in (None, kind) or _is_used(parent_place):
+    if parent.mechanism == layers.BTRFS or choice not in (None, kind) or _is_used(parent_place):
         return None
     work, by = work_of(parent_place), layers.mounter(kind, parent_place)
     trial = Stack(lowers=[work])
@@ -187,7 +203,7 @@ def _is_used(place: Place) -> bool:
 def _by_copy(laying: layers.Laying, choice: str | None) -> str:
     if choice in layers.MOUNTED:
         raise WorkspaceBusy(
-            "the parent is in use or used in place, so its files cannot become a shared layer",
+            "the parent is in use, so its files cannot become a shared layer",
             hint="stop what uses it, or leave the mechanism open",
         )
     return laying.by((choice,) if choice else (layers.BTRFS, layers.REFLINK, layers.COPY))

@@ -29,6 +29,7 @@ EOF = 8  # nothing more for stdin
 _HEADER = struct.Struct("<BxxxIQ")
 HEADER_SIZE = _HEADER.size
 MAX_PAYLOAD = 1 << 20
+_SHORT = 0.3  # seconds
 
 
 class Frame(Value):
@@ -124,7 +125,7 @@ def read(path: str, offset: int = 0) -> Iterator[Frame]:
 
 def follow(path: str, is_over: Callable[[], bool], *, offset: int = 0) -> Iterator[Frame]:
     """Frames as they come, until the last one; `is_over` says that no more can come although that one is missing."""
-    watch = _Watch(path)
+    watch = _Patience(path)
     try:
         while True:
             over = is_over()  # asked before reading: what was written before the end is then read for certain
@@ -135,9 +136,37 @@ def follow(path: str, is_over: Callable[[], bool], *, offset: int = 0) -> Iterat
                     return
             if over:
                 return
-            watch.wait(1.0)
+            watch.wait(offset)
     finally:
         watch.close()
+
+
+class _Patience:
+    """Wait until a file grows beyond a size: at first by looking often, then by inotify.
+
+    Giving an inotify descriptor back takes the kernel some 20 ms, which a short run would feel."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._began = time.monotonic()
+        self._watch: _Watch | None = None
+
+    def wait(self, size: int) -> None:
+        if self._watch is not None:
+            self._watch.wait(1.0)
+            return
+        looks = 0
+        while looks < 40 and os.stat(self._path).st_size <= size:
+            looks += 1
+            spent = time.monotonic() - self._began
+            if spent > _SHORT:
+                self._watch = _Watch(self._path)  # what is written from here on wakes us; before, it is read now
+                return
+            time.sleep(0.0003 if spent < 0.05 else 0.002)
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
 
 
 class _Watch:

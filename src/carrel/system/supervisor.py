@@ -27,12 +27,12 @@ from carrel.system import cgroups, frames, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Sequence
     from typing import Any
 
     from carrel.system import proxy
     from carrel.system.process import Launch
+    from carrel.system.sockets import Stream
 
 TIMED_OUT_CODE = 124
 NOT_STARTED_CODE = 125
@@ -150,7 +150,7 @@ def held_limits(limits: Limits, group: cgroups.Group, sandbox: str) -> dict[str,
 
 
 class _Client:
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: Stream) -> None:
         self.connection = connection
         self.incoming = bytearray()
         self.outgoing = bytearray()
@@ -257,7 +257,8 @@ class _Supervision:
 
     def _listen(self) -> None:
         import json  # noqa: F401
-        import socket
+
+        from carrel.system.sockets import Stream
 
         directory = os.open(self.order.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -265,7 +266,7 @@ class _Supervision:
             path = f"/proc/self/fd/{directory}/control"
             with contextlib.suppress(FileNotFoundError):
                 os.unlink("control", dir_fd=directory)
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            listener = Stream(blocking=False)
             self.open.append(listener.close)
             listener.bind(path)
             os.chmod("control", 0o600, dir_fd=directory)
@@ -479,12 +480,11 @@ class _Supervision:
 
     # -- clients -------------------------------------------------------------------------------------------------------
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: Stream) -> None:
         try:
-            connection, _ = listener.accept()
+            connection = listener.take()
         except OSError:
             return
-        connection.setblocking(False)
         client = self.clients[connection.fileno()] = _Client(connection)
         self._watch(connection.fileno(), lambda event: self._serve(client, event))
 

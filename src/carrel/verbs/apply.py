@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 from carrel.errors import CarrelError, Conflict, FileNotFound, Invalid, NotARepository, OriginMoved, Refused, from_os
 from carrel.model.change import Clash, Plan, Step
@@ -27,7 +27,7 @@ from carrel.verbs.state import open_store, place_of_state, record_end, refuse_un
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from typing import Any
 
     from carrel.home import Home
@@ -553,12 +553,13 @@ def is_known(home: Home, operation_id: str) -> bool:
     return os.path.exists(f"{jobs_path(home)}/{operation_id}.json")
 
 
-def kept_roots(home: Home) -> list[str]:
+def kept_roots(home: Home, but_not: Collection[str] = ()) -> list[str]:
     """The states and contents that undoing an apply needs."""
     roots: list[str] = []
     with suppress(FileNotFoundError):
         for name in os.listdir(jobs_path(home)):
-            job = _find_job(home, name.removesuffix(".json")) if name.endswith(".json") else None
+            operation_id, _, suffix = name.partition(".")
+            job = _find_job(home, operation_id) if suffix == "json" and operation_id not in but_not else None
             roots += job.keeps if job is not None else ()
     return roots
 
@@ -583,7 +584,7 @@ def take_back(home: Home, workspace: Workspace, operation_id: str, applied: dict
         before = keep(home, workspace, cause="before_apply")
         with open_store(home) as store, store.hold():
             back = _reverse(job, str(applied["commit"])).replace(keeps=(job.keeps[0], workspace.base))
-            next_base = _base_without(home, store, workspace, applied)
+            next_base = _base_without(home, store, workspace, applied, job.plan)
             paths = list(applied["paths"])
             return _carry_out(home, store, workspace, target, paths, before, back, next_base, undoes=operation_id)
 
@@ -597,19 +598,27 @@ def _reverse(job: Job, commit: str) -> Job:
     return job.replace(move=move)
 
 
-def _base_without(home: Home, store: Store, workspace: Workspace, applied: dict[str, Any]) -> str:
+def _base_without(home: Home, store: Store, workspace: Workspace, applied: dict[str, Any], plan: Plan) -> str:
     """The base as if this apply had not been: those that came after it stay counted."""
-    from carrel.snapshots.graft import graft
+    from carrel.snapshots.graft import transplant
     from carrel.snapshots.take import with_own_stack
-    from carrel.snapshots.trees import Tree, compare
+    from carrel.snapshots.trees import Tree
 
     before, after = str(applied["base_before"]), str(applied["base"])
-    if before == after or workspace.base == after:
-        return before if before != after else workspace.base
+    if before == after:
+        return workspace.base
+    if workspace.base == after:
+        return before
     finder = with_own_stack(place_of_state(home, workspace), stack_finder(home))
-    with ExitStack() as trees, store.writer() as writer:
-        old, new, now = (trees.enter_context(Tree(store, root, finder)) for root in (before, after, workspace.base))
-        changed = [delta.path for delta in compare(old, new, ["work"]) if delta.path != "work"]
-        root = graft(writer, now, old, changed) if changed else workspace.base
+    with Tree(store, before, finder) as old, Tree(store, workspace.base, finder) as now, store.writer() as writer:
+        root = transplant(writer, now, old, _touched(plan))
         writer.commit()
-    return root
+    # Without it, what later applies gave back is counted again: the origin has it, and the next apply sees that.
+    return root or before
+
+
+def _touched(plan: Plan) -> list[str]:
+    """The paths of a plan; of a directory only if nothing in it is named."""
+    above = {step.path.rpartition("/")[0] for step in plan.steps}
+    folders = ("mkdir", "rmdir")
+    return [f"work/{step.path}" for step in plan.steps if step.action not in folders or step.path not in above]

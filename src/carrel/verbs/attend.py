@@ -8,11 +8,11 @@ from carrel.verbs.run import get, output, run_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Iterator
     from typing import Any
 
     from carrel.home import Home
+    from carrel.system.sockets import Stream
 
 _CHUNK = 65536
 
@@ -33,7 +33,7 @@ def feed_input(home: Home, run_id: str, source: int) -> None:
         threading.Thread(target=_pump, args=(connection, source), name=f"stdin-{run_id}", daemon=True).start()
 
 
-def _pump(connection: socket.socket, source: int) -> None:
+def _pump(connection: Stream, source: int) -> None:
     from carrel.system import frames
 
     with connection:
@@ -47,7 +47,7 @@ def _pump(connection: socket.socket, source: int) -> None:
             return
 
 
-def _connect(home: Home, run_id: str) -> socket.socket | None:
+def _connect(home: Home, run_id: str) -> Stream | None:
     from carrel.system import control
 
     try:
@@ -72,7 +72,7 @@ def attach(home: Home, run_id: str, terminal: int = 0, out: int = 1) -> bool:
 DETACH = 0x1D  # Ctrl-]
 
 
-def _talk(connection: socket.socket, terminal: int, out: int) -> bool:
+def _talk(connection: Stream, terminal: int, out: int) -> bool:
     import select
     import signal
 
@@ -109,7 +109,7 @@ def _talk(connection: socket.socket, terminal: int, out: int) -> bool:
         signal.signal(signal.SIGWINCH, previous)
 
 
-def _send_size(connection: socket.socket, terminal: int) -> None:
+def _send_size(connection: Stream, terminal: int) -> None:
     from carrel.system import frames
 
     if os.isatty(terminal):

@@ -51,6 +51,10 @@ def create(
     spec = parse_source(source)
     driver_of(spec)  # is there one?
     checked = parse_config(config or {}, default_max_size_mb=home.settings.workspaces.default_max_size_mb)
+    if checked.shares:
+        from carrel.verbs.shares import check
+
+        check(home, checked)
     workspace_id = format_id(task, agent)
     if home.log.find_live("workspace", workspace_id):  # said at once, without waiting for its lock
         raise WorkspaceExists.of(workspace_id)

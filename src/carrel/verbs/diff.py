@@ -36,13 +36,14 @@ def diff(
 
     workspace = materialise(home, show.get(home, workspace_id))
     with open_store(home) as store, ExitStack() as open_trees:
-        old = open_trees.enter_context(state(home, store, workspace, from_, contents=text))
-        new = open_trees.enter_context(state(home, store, workspace, to, contents=text))
+        # Contents are wanted even without text: a renamed file is known by them.
+        old = open_trees.enter_context(state(home, store, workspace, from_))
+        new = open_trees.enter_context(state(home, store, workspace, to))
         return compare(old, new, paths=list(paths) or None, text=text, git_files=git_files, context=context)
 
 
 @contextmanager
-def state(home: Home, store: Store, workspace: Workspace, name: str, *, contents: bool = True) -> Iterator[Tree]:
+def state(home: Home, store: Store, workspace: Workspace, name: str) -> Iterator[Tree]:
     """A state to look at, by its name."""
     from carrel.snapshots.take import look, with_own_stack
     from carrel.snapshots.trees import Tree
@@ -50,7 +51,7 @@ def state(home: Home, store: Store, workspace: Workspace, name: str, *, contents
     place = place_of_state(home, workspace)
     finder = stack_finder(home)
     if name == NOW:
-        with look(store, place, finder, cache_path=cache_path(home, workspace), contents=contents) as tree:
+        with look(store, place, finder, cache_path=cache_path(home, workspace), contents=True) as tree:
             yield tree
         return
     root = find_root(home, workspace, name)
@@ -58,13 +59,12 @@ def state(home: Home, store: Store, workspace: Workspace, name: str, *, contents
         yield tree
 
 
-def status(home: Home, workspace: Workspace) -> tuple[Change, ...]:
-    """The paths in `work/` that differ from the base, without their text."""
-    from carrel.snapshots.status import status as compare
-
-    with open_store(home) as store:
-        place = place_of_state(home, workspace)
-        return compare(store, workspace.base, place, stack_finder(home), cache_path=cache_path(home, workspace))
+def status(home: Home, workspace_id: str) -> tuple[Change, ...]:
+    """The paths in `work/` that differ from the base, without their text; nothing for one that has no files yet."""
+    workspace = show.get(home, workspace_id)
+    if not workspace.base or workspace.state != "ready":
+        return ()
+    return diff(home, workspace_id, text=False).changes
 
 
 def has_unapplied(home: Home, workspace: Workspace) -> bool:

@@ -51,7 +51,7 @@ def locate(home: Home, workspace_id: str, path: str = ".") -> Iterator[Spot]:
     """Open what a path is relative to, with the workspace's view mounted."""
     workspace = materialise(home, show.get(home, workspace_id))
     attach(home, workspace)
-    public = home.settings.sandbox.public_mount
+    public = show.public_mount(home, workspace)
     elsewhere = _work_elsewhere(home, workspace, path)
     if elsewhere is None:
         with Root.open(workspace.path, public=public, keep_out=METADATA) as root:

@@ -49,6 +49,10 @@ def fork(
         raise WorkspaceExists.of(workspace_id)
     home.check_space()
     checked = parse_config({**parent.config, **(config or {})})
+    if config and config.get("shares"):
+        from carrel.verbs.shares import check
+
+        check(home, checked)
     stated: dict[str, Any] = {
         "workspace_id": workspace_id,
         "agent_id": agent,

@@ -40,7 +40,6 @@ def run_kept(
     *,
     stdin: int | None = None,
     write: Callable[[int, bytes], None] | None = None,
-    fork: bool = False,
 ) -> Command:
     """Run one command to its end in the workspace's box, which is built if there is none of this kind.
 
@@ -56,7 +55,7 @@ def run_kept(
     workspace = materialise(home, show.get(home, workspace_id))
     with home.hold(_lock(workspace.uid), wait_seconds=QUEUE_SECONDS):
         for _ in range(3):
-            box = _find_box(home, workspace, spec) or _build(home, workspace, spec, fork=fork)
+            box = _find_box(home, workspace, spec) or _build(home, workspace, spec)
             try:
                 return _command(home, workspace, box, spec, stdin, write)
             except SandboxUnavailable as error:
@@ -91,11 +90,11 @@ def _find_box(home: Home, workspace: Workspace, spec: running.RunSpec) -> Run | 
     return found
 
 
-def _build(home: Home, workspace: Workspace, spec: running.RunSpec, *, fork: bool) -> Run:
+def _build(home: Home, workspace: Workspace, spec: running.RunSpec) -> Run:
     built = spec.replace(
         command=["box"], box=_digest(spec), environment={}, timeout_seconds=None, stdin=False, prompt=None
     )
-    return running.start(home, workspace, built, fork=fork)
+    return running.start(home, workspace, built)
 
 
 def _look_why(home: Home, box: Run) -> None:
@@ -125,7 +124,7 @@ def _command(
     try:
         answer = Box(running.run_directory(home, box.id), sandbox.uid).run(
             spec.command,
-            directory=f"{sandbox.public_mount.rstrip('/')}/work",
+            directory=f"{show.public_mount(home, workspace).rstrip('/')}/work",
             environment={**({"AW_PROMPT": spec.prompt} if spec.prompt else {}), **spec.environment},
             timeout_seconds=spec.timeout_seconds,
             output_bytes=spec.output_mb * running.MIB if spec.output_mb and write is None else None,

@@ -1,4 +1,4 @@
-"""What a run has to reach beside its workspace: borrowed objects, a parent repository, a folder used in place, shares."""
+"""What a run has to reach beside its workspace: borrowed objects, a parent repository, a folder in place, shares."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ class Reach(Value):
 
 def reach_of(home: Home, workspace: Workspace, *, confined: bool) -> Reach:
     """What the source of a workspace needs to be seen and set, and nothing more."""
-    filled, place = filled_in(home, workspace)
-    origin = filled.origin
+    origin = filled_in(home, workspace)[0].origin
     mounts = [(str(path), str(path), False) for path in origin.get("borrows", ())]
     environment: dict[str, str] = {}
     if origin.get("kind") == "folder":
@@ -46,7 +45,7 @@ def _holder(home: Home, workspace: Workspace, *, confined: bool) -> int | None:
         return None
     if not confined:
         raise SandboxUnavailable(
-            f"without a sandbox a command cannot see the files of {workspace.id}, which are in a namespace of their own",
+            f"without a sandbox a command cannot see {workspace.id}, whose files are in a namespace of their own",
             hint="--sandbox bubblewrap, or make the workspace by a copy",
         )
     return int(namespaces[0].split("/")[2])

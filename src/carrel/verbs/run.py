@@ -25,6 +25,7 @@ from carrel.errors import (
 )
 from carrel.model.enforcement import Enforcement, Limits
 from carrel.model.event import (
+    Caller,
     NetworkDenied,
     RunCancelled,
     RunCompleted,
@@ -38,7 +39,8 @@ from carrel.model.value import Value
 from carrel.system import control
 from carrel.verbs import show
 from carrel.verbs.create import materialise, write_run
-from carrel.verbs.destroy import attach, filled_in
+from carrel.verbs.destroy import attach
+from carrel.verbs.reach import reach_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
     from carrel.home import Home
     from carrel.model.workspace import Workspace
+    from carrel.settings import Settings
     from carrel.system.frames import Frame
     from carrel.system.supervisor import Result
 
@@ -82,18 +85,17 @@ class RunSpec(Value):
     box: str = ""  # not a command but a box for many, see `keep.py`
 
 
-def run(home: Home, workspace_id: str, spec: RunSpec, *, fork: bool = False) -> Run:
+def run(home: Home, workspace_id: str, spec: RunSpec, *, runner: Runner | None = None) -> Run:
     """Start a command in a workspace and give the run, which goes on by itself.
 
-    Raises WorkspaceBusy if another run is active there and this one may not share. `fork` is for a small caller
-    without threads, such as the command line: it saves starting an interpreter.
+    Raises WorkspaceBusy if another run is active there and this one may not share.
     """
     workspace = show.get(home, workspace_id)
     spec = checked(home, spec, prompt=workspace.config.get("prompt"))
     workspace = materialise(home, workspace)
     if not spec.concurrent:
         _make_way(home, workspace)
-    return start(home, workspace, spec, fork=fork)
+    return start(home, workspace, spec, runner)
 
 
 def _make_way(home: Home, workspace: Workspace) -> None:
@@ -104,7 +106,7 @@ def _make_way(home: Home, workspace: Workspace) -> None:
         make_way(home, workspace)
 
 
-def start(home: Home, workspace: Workspace, spec: RunSpec, *, fork: bool) -> Run:
+def start(home: Home, workspace: Workspace, spec: RunSpec, runner: Runner | None = None) -> Run:
     """Start what was checked already."""
     run_id = f"run-{home.new_id()}"
     directory = run_directory(home, run_id)
@@ -117,7 +119,7 @@ def start(home: Home, workspace: Workspace, spec: RunSpec, *, fork: bool) -> Run
         with home.hold(workspace.id):  # nobody destroys or restores it between the look and the announcement
             _announce(home, show.get(home, workspace.id), run_id, spec)
         try:
-            pid = _start_runner(home, run_id, fork=fork)
+            pid = _start_runner(home, run_id, runner)
             if not control.wait_ready(directory, pid, wait_seconds=START_SECONDS):
                 raise SandboxUnavailable(
                     f"the runner of {run_id} did not come up", hint="aw doctor checks this machine"
@@ -264,27 +266,70 @@ def _keep(home: Home, workspace: Workspace, cause: str) -> str | None:
     return keep(home, workspace, cause=cause, live=False).id
 
 
-def _start_runner(home: Home, run_id: str, *, fork: bool) -> int:
-    from carrel.system import process
+class Runner:
+    """A fork that will supervise a run: made before it is known which, it loads what it needs in the meantime.
 
-    if fork:
-        # A connection to the log must not cross a fork: SQLite's locks belong to the process.
-        home.log.close()
+    For a small caller without threads that starts one run, such as the command line, and before it opens a home: a
+    connection to the log must not cross a fork, because SQLite's locks belong to the process.
+    """
 
-        def body() -> None:
-            from carrel.home import Home
+    def __init__(self, path: str, settings: Settings) -> None:
+        from carrel.system import process
 
-            supervise(Home.open(home.path, home.settings, home.caller), run_id)
+        self._path = path
+        self._settings = settings
+        if settings.snapshots.around_runs:  # both need these, so they are loaded once
+            from carrel.snapshots import take  # noqa: F401
+            from carrel.verbs import snapshot  # noqa: F401
+        told, self._tell = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._pid = process.fork_detached(lambda: self._wait(told), keep=(told,))
+        finally:
+            os.close(told)
 
-        return process.fork_detached(body)
-    import sys
+    def _wait(self, told: int) -> None:
+        from carrel.home import Home
+
+        _load_sandbox()
+        home = Home.open(self._path, self._settings, Caller())
+        with open(told, "rb") as pipe:
+            order = pipe.read()
+        if order:  # else there was no run after all
+            run_id, caller = json.loads(order)
+            supervise(home.acting_as(Caller(**caller)), run_id)
+
+    def start(self, home: Home, run_id: str) -> int:
+        """Let it begin; gives its process id."""
+        os.write(self._tell, json.dumps([run_id, home.caller.as_dict()]).encode())
+        self.close()
+        return self._pid
+
+    def close(self) -> None:
+        """Let it go, if nothing was started."""
+        if self._tell >= 0:
+            os.close(self._tell)
+            self._tell = -1
+
+
+def _start_runner(home: Home, run_id: str, runner: Runner | None) -> int:
+    if runner is not None:
+        return runner.start(home, run_id)
+    from carrel.system import background, process
 
     pid = process.start_detached(
-        [sys.executable, "-I", "-c", "from carrel.runner import main; main()", home.path, run_id],
+        background.python_argv("from carrel.runner import main; main()", home.path, run_id),
         {**home.settings.as_environment(), **_caller_environment(home), "PATH": "/usr/local/bin:/usr/bin:/bin"},
     )
     _reap_later(pid)
     return pid
+
+
+def _load_sandbox() -> None:
+    """Import what only the runner needs, while its parent announces the run."""
+    import signal  # noqa: F401
+
+    from carrel.sandboxes import bubblewrap  # noqa: F401
+    from carrel.system import sockets, stage, supervisor  # noqa: F401
 
 
 def _caller_environment(home: Home) -> dict[str, str]:
@@ -315,6 +360,8 @@ def supervise(home: Home, run_id: str) -> None:
     with open(f"{directory}/spec") as file:
         spec = RunSpec(**json.load(file))
     os.unlink(f"{directory}/spec")
+    if not found.is_active:  # whoever started us died, and somebody has given the run its end meanwhile
+        return
     workspace = show.by_uid(home, found.uid)
     hooks: Any = _Hooks(home, found)
     order = supervisor.Order(
@@ -342,7 +389,7 @@ def supervise(home: Home, run_id: str) -> None:
 def _enter(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, order: Any, hooks: Any) -> None:
     from carrel.system import supervisor
 
-    driver = sandboxes.choose(spec.sandbox)
+    driver = sandboxes.choose(spec.sandbox, try_first=False)
     command = spec.command
     more: dict[str, Any] = {}
     if spec.box:
@@ -399,9 +446,8 @@ def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -
     from carrel.sandboxes import Confinement, Mount
 
     sandbox = home.settings.sandbox
-    filled, _ = filled_in(home, workspace)
-    borrowed = [str(path) for path in filled.origin.get("borrows", ())]
-    mounts = [Mount(source=path, target=path) for path in borrowed]
+    reach = reach_of(home, workspace, confined=spec.sandbox != "none")
+    mounts = [Mount(source=source, target=target, writable=writable) for source, target, writable in reach.mounts]
     mounts += [_mount(text, writable=False) for text in spec.read_only]
     mounts += [_mount(text, writable=True) for text in spec.read_write]
     confined = spec.sandbox != "none"
@@ -411,20 +457,22 @@ def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -
         from carrel.system.box import find_interpreter
 
         tools += [folder for folder in (find_interpreter()[1],) if folder]
-    here = sandbox.public_mount if confined else workspace.path
+    public = show.public_mount(home, workspace)
     return Confinement(
         workspace=workspace.path,
-        public_mount=sandbox.public_mount,
+        public_mount=public,
         mounts=tuple(mounts),
         tools=tuple(tools),
         environment={
-            "AW_WORKSPACE": here,
+            "AW_WORKSPACE": public if confined else workspace.path,
             "AW_WORKSPACE_ID": workspace.id,
             "AW_RUN_ID": run_id,
             **({"PATH": path} if path else {}),
             **({"AW_PROMPT": spec.prompt} if spec.prompt else {}),
+            **reach.environment,
             **spec.environment,
         },
+        holder=reach.holder,
         network=spec.network if spec.network in ("none", "host") else "proxy",
         uid=sandbox.uid,
         gid=sandbox.uid,

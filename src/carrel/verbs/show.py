@@ -57,6 +57,16 @@ def by_uid(home: Home, uid: str) -> Workspace:
     return Workspace(**record)
 
 
+def public_mount(home: Home, workspace: Workspace) -> str:
+    """Where the workspace appears to its agent; `random` is a name of its own for each workspace."""
+    mount = home.settings.sandbox.public_mount
+    if mount != "random":
+        return mount
+    from carrel.model.digest import blake2b
+
+    return f"/mnt/{blake2b(workspace.uid.encode(), digest_size=6).hexdigest()}"
+
+
 def check_here(home: Home, workspace: Workspace) -> Workspace:
     """Refuse to work on a workspace of another home that shares our store: its files are not here."""
     if workspace.home != home.id:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from contextlib import contextmanager
 
-from carrel.errors import Conflict, DiskFull
+from carrel.errors import Conflict, DiskFull, FilesystemError
 from carrel.model.digest import sha256
 from carrel.model.snapshot import Overlay, Place, Stack, layer_root
 from carrel.verbs.destroy import attach, filled_in
@@ -32,7 +33,18 @@ def open_store(home: Home) -> Iterator[Store]:
 
     limit = home.settings.snapshots.max_total_gb
     with Store(f"{home.path}/snapshots", max_bytes=int(limit * GIB) if limit else None) as store:
-        yield store
+        try:
+            yield store
+        except FilesystemError as error:
+            if type(error) is FilesystemError and _is_full(home.path):
+                # What SQLite keeps beside the index needs room too, and says "I/O error" when there is none.
+                raise DiskFull(error.message, hint="aw usage shows what takes space, aw sweep frees it") from error
+            raise
+
+
+def _is_full(path: str) -> bool:
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize < 1 << 16
 
 
 def refuse_unready(workspace: Workspace) -> Workspace:
@@ -81,12 +93,20 @@ def _place(home: Home, filled: Filled, place: FilledPlace) -> Place:
     return Place(root=place.root, work=work, overlay=Overlay(upper=stack.upper(place.layers), stack=known))
 
 
+def stacks_path(home: Home) -> str:
+    """Where the stacks of layers that states lie on are written down."""
+    return f"{home.path}/snapshots/stacks"
+
+
 def remember_stack(home: Home, lowers: list[str], *, marks: str, fixed_ns: int) -> Stack:
     """The lower layers under a key that is theirs alone, written down so that old states find them again."""
     identity = json.dumps([lowers, marks, fixed_ns])
     key = sha256(identity.encode()).hexdigest()[:32]
-    path = f"{home.path}/snapshots/stacks/{key}"
-    if not os.path.exists(path):
+    path = f"{stacks_path(home)}/{key}"
+    try:
+        if os.stat(path).st_mtime < time.time() - 3600:
+            os.utime(path)  # young again: a sweep does not take it before the state that lies on it is written down
+    except FileNotFoundError:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         fresh = f"{path}.{os.urandom(4).hex()}"
         with open(fresh, "w") as file:
@@ -100,7 +120,7 @@ def stack_finder(home: Home) -> Callable[[str], Stack | None]:
 
     def find(key: str) -> Stack | None:
         try:
-            with open(f"{home.path}/snapshots/stacks/{key}") as file:
+            with open(f"{stacks_path(home)}/{key}") as file:
                 lowers, marks, fixed_ns = json.load(file)
         except FileNotFoundError:
             return None

@@ -1,11 +1,11 @@
-"""Delete what has been in the trash for its time: the only verb that removes data, and only what was thrown away."""
+"""Delete what has been in the trash for its time, and states that nobody needs: the only verb that removes data."""
 
 from __future__ import annotations
 
 import os
 import time
 
-from carrel.errors import CleanupFailed, WorkspaceBusy
+from carrel.errors import CarrelError, CleanupFailed, WorkspaceBusy
 from carrel.model.event import WorkspacePurged, WorkspacePurging
 from carrel.model.moment import seconds
 from carrel.model.value import Value
@@ -15,6 +15,7 @@ from carrel.verbs.undo import trashed
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from carrel.home import Home
 
@@ -31,42 +32,95 @@ class Candidate(Value):
     age_days: float
     goes: bool
     why: str
+    kind: str = "workspace"  # or snapshot, objects, layers
+    name: str = ""  # the id of a snapshot
+    bytes: int = 0  # what it frees, as far as that is known beforehand
 
 
 def sweep(home: Home, *, dry_run: bool = False, everything: bool = False, uids: Sequence[str] = ()) -> list[Candidate]:
     """Delete trash that is older than `workspaces.trash_days`; with `everything`, all of it; or just these uids.
 
+    Unless only trash was asked for, old snapshots are thinned out too. What no state needs any more is given back to
+    the disk in any case.
+
     Raises nothing for a workspace that is being brought back this instant: it stays. CleanupFailed says which files
     could not be deleted; all others are, and the next sweep tries again.
     """
-    problems = [problem for _, problem in ([] if dry_run else finish_purging(home)) if problem]
-    limit = home.settings.workspaces.trash_days
-    now = time.time()
+    problems: list[CarrelError] = [problem for _, problem in ([] if dry_run else finish_purging(home)) if problem]
+    only_trash = everything or bool(uids)
     looked_at = []
     for workspace in trashed(home):
-        if uids and workspace.uid not in uids:
+        if workspace.home != home.id or (uids and workspace.uid not in uids):
             continue
-        age = max(0.0, (now - seconds(workspace.updated_at)) / 86400)
-        goes = everything or bool(uids) or age >= limit
-        why = "asked for" if everything or uids else f"in the trash for {age:.1f} of {limit:g} days"
-        looked_at.append(
-            Candidate(
-                workspace_id=workspace.id,
-                uid=workspace.uid,
-                destroyed_at=workspace.updated_at,
-                age_days=round(age, 3),
-                goes=goes,
-                why=why,
-            )
-        )
-        if goes and not dry_run:
+        candidate = _judge(home, workspace, asked_for=only_trash, measured=dry_run)
+        looked_at.append(candidate)
+        if candidate.goes and not dry_run:
             try:
                 _purge(home, workspace)
             except CleanupFailed as problem:
                 problems.append(problem)
+    try:
+        with home.hold("the states of this home", wait_seconds=0):  # one sweeper at a time
+            looked_at += _sweep_states(home, looked_at, dry_run=dry_run, thin=not only_trash)
+    except WorkspaceBusy:
+        pass  # another one is at it
+    except CarrelError as problem:
+        problems.append(problem)
     if problems:
         raise problems[0]
     return looked_at
+
+
+def _judge(home: Home, workspace: Workspace, *, asked_for: bool, measured: bool) -> Candidate:
+    from carrel.system.measure import measure
+
+    limit = home.settings.workspaces.trash_days
+    age = max(0.0, (time.time() - seconds(workspace.updated_at)) / 86400)
+    layers = f"{home.private}/layers/{workspace.uid}"
+    return Candidate(
+        workspace_id=workspace.id,
+        uid=workspace.uid,
+        destroyed_at=workspace.updated_at,
+        age_days=round(age, 3),
+        goes=asked_for or age >= limit,
+        why="asked for" if asked_for else f"in the trash for {age:.1f} of {limit:g} days",
+        bytes=measure(workspace.trash_path, layers).bytes if measured else 0,
+    )
+
+
+def _sweep_states(home: Home, trash: list[Candidate], *, dry_run: bool, thin: bool) -> list[Candidate]:
+    """Thin out snapshots and give back what nothing needs; gives what went, if more than the trash was asked for."""
+    from carrel.verbs.retention import collect, drop, find_leaving
+
+    leaving = find_leaving(home, (each.uid for each in trash if each.goes and dry_run), thin=thin)
+    if not dry_run:
+        drop(home, leaving)
+    freed = collect(home, leaving, dry_run=dry_run)
+    if not thin:
+        return []
+    now = time.time()
+    found = [
+        _of_states(
+            "snapshot",
+            f"{snapshot.cause}, thinned out with age",
+            workspace_id=workspace.id,
+            uid=workspace.uid,
+            name=snapshot.id,
+            age_days=round(max(0.0, (now - snapshot.taken_at) / 86400), 3),
+        )
+        for workspace, snapshot in leaving.snapshots
+        if workspace.uid not in leaving.uids
+    ]
+    if freed.objects:
+        found.append(_of_states("objects", f"{freed.objects} contents that no state needs", bytes=freed.objects_bytes))
+    if freed.layers:
+        found.append(_of_states("layers", f"{len(freed.layers)} layers that nothing lies on", bytes=freed.layers_bytes))
+    return found
+
+
+def _of_states(kind: str, why: str, **more: Any) -> Candidate:
+    fields = {"workspace_id": "", "uid": "", "destroyed_at": "", "age_days": 0.0, **more}
+    return Candidate(goes=True, kind=kind, why=why, **fields)
 
 
 def sweep_in_background(home: Home) -> None:

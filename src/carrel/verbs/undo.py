@@ -101,7 +101,7 @@ def _can_undo_change(home: Home, operation: Operation) -> bool:
         from carrel.verbs.apply import is_known
 
         return is_known(home, operation.operation_id)
-    return home.log.get("snapshot", str(_event_of(home, operation).event_data["before"])) is not None
+    return home.log.get("snapshot", operation.before) is not None
 
 
 def _left_of(home: Home, operation: Operation) -> list[Workspace]:

@@ -1,0 +1,188 @@
+"""What is kept of old states, and for how long: which snapshots go, and what goes with them.
+
+The base, the last, labelled snapshots and what an operation needs to be undone while it is young stay; the others thin
+out with age. What is in the trash keeps all its states. An object is dropped when no state that stays needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+from carrel.errors import WorkspaceBusy
+from carrel.model.event import SnapshotDropped
+from carrel.model.moment import seconds
+from carrel.model.operation import Operation
+from carrel.model.value import Value
+from carrel.model.workspace import Workspace
+from carrel.verbs.apply import jobs_path, kept_roots
+from carrel.verbs.snapshot import of_workspace
+from carrel.verbs.state import open_store, stack_finder, stacks_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from carrel.home import Home
+    from carrel.model.snapshot import Snapshot
+    from carrel.snapshots.objects import Store
+
+DAY = 86400.0
+GONE = ("purging", "purged", "aborted")
+
+
+class Leaving(Value):
+    """What goes beside the trash: snapshots, and what only they, old operations and purged workspaces needed."""
+
+    snapshots: tuple[tuple[Workspace, Snapshot], ...] = ()
+    operations: frozenset[str] = frozenset()  # old applies: what they did is forgotten
+    uids: frozenset[str] = frozenset()  # workspaces that are or will be deleted for good
+
+
+class Freed(Value):
+    """What was given back to the disk, or would be."""
+
+    objects: int = 0
+    objects_bytes: int = 0
+    layers: tuple[str, ...] = ()
+    layers_bytes: int = 0
+
+
+def find_leaving(home: Home, uids: Iterable[str] = (), now: float | None = None, *, thin: bool = True) -> Leaving:
+    """What may go now; `uids` are workspaces that are about to be purged. Without `thin`, only what goes with these."""
+    now = time.time() if now is None else now
+    every = [Workspace(**record) for record in home.log.find_all("workspace") if record["home"] == home.id]
+    gone = frozenset(uids) | {workspace.uid for workspace in every if workspace.state in GONE}
+    leaving: list[tuple[Workspace, Snapshot]] = []
+    young = _young_operations(home, now)
+    needed = {operation.before for operation in young.values()}
+    for workspace in every:
+        if workspace.uid in gone:
+            leaving += [(workspace, each) for each in of_workspace(home, workspace) if each.cause != "base"]
+        elif workspace.state == "ready" and thin:
+            leaving += [(workspace, each) for each in _thin(home, workspace, now) if each.id not in needed]
+    old = frozenset(_old_jobs(home, young, now)) if thin else frozenset()
+    return Leaving(snapshots=tuple(leaving), operations=old, uids=gone)
+
+
+def _thin(home: Home, workspace: Workspace, now: float) -> Iterable[Snapshot]:
+    from carrel.snapshots.retain import thin
+
+    settings = home.settings.snapshots
+    return thin(
+        of_workspace(home, workspace),
+        now,
+        keep_all_seconds=settings.keep_all_days * DAY,
+        hourly_seconds=settings.keep_hourly_days * DAY,
+        daily_seconds=settings.keep_daily_days * DAY,
+    )
+
+
+def _young_operations(home: Home, now: float) -> dict[str, Operation]:
+    """What can still be undone, whatever else is swept."""
+    limit = now - home.settings.workspaces.trash_days * DAY
+    found = [Operation(**record) for record in home.log.find_all("operation")]
+    return {operation.operation_id: operation for operation in found if seconds(operation.at) > limit}
+
+
+def _old_jobs(home: Home, young: dict[str, Operation], now: float) -> list[str]:
+    """Operations whose files say what they did, and whose time is over."""
+    limit = now - home.settings.workspaces.trash_days * DAY
+    found = []
+    with suppress(FileNotFoundError):
+        for name in os.listdir(jobs_path(home)):
+            operation_id = name.partition(".")[0]
+            if operation_id not in young:
+                # One that the log does not know may be under way this instant: its file is as young as it is.
+                known = home.log.get("operation", operation_id) is not None
+                with suppress(FileNotFoundError):
+                    if known or os.stat(f"{jobs_path(home)}/{name}").st_mtime < limit - DAY:
+                        found.append(operation_id)
+    return found
+
+
+def drop(home: Home, leaving: Leaving) -> None:
+    """Forget these snapshots and operations. What somebody is at work on stays until the next time."""
+    by_workspace: dict[str, tuple[Workspace, list[Snapshot]]] = {}
+    for workspace, snapshot in leaving.snapshots:
+        by_workspace.setdefault(workspace.uid, (workspace, []))[1].append(snapshot)
+    for workspace, snapshots in by_workspace.values():
+        with suppress(WorkspaceBusy), home.hold(workspace.id, wait_seconds=0):
+            record = home.log.get("workspace", workspace.uid)
+            if record is None or record["state"] not in ("ready", *GONE):
+                continue
+            facts = [SnapshotDropped(**workspace.names(), snapshot_id=each.id) for each in snapshots]
+            home.record(workspace.task_id, *facts)
+    for operation_id in leaving.operations:
+        for suffix in (".json", ".json.new"):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{jobs_path(home)}/{operation_id}{suffix}")
+    for uid in leaving.uids:
+        with suppress(FileNotFoundError):
+            os.unlink(f"{home.path}/snapshots/caches/{uid}")
+
+
+class _BeingMade(Exception):
+    """A workspace is being made: nobody knows its base yet."""
+
+
+def live_roots(home: Home, leaving: Leaving) -> set[str]:
+    """Every state that has to stay readable."""
+    roots = set(kept_roots(home, but_not=leaving.operations))
+    uids = set()
+    for record in home.log.find_all("workspace"):
+        if record["home"] != home.id or record["state"] in GONE or record["uid"] in leaving.uids:
+            continue
+        if record["state"] == "creating":
+            raise _BeingMade(record["uid"])
+        uids.add(record["uid"])
+        step = record["step"]
+        roots.update(filter(None, (record["base"], record["last_root"], step.get("root"), step.get("next_base"))))
+    dropped = {snapshot.id for _, snapshot in leaving.snapshots}
+    for record in home.log.find_all("snapshot"):
+        if record["uid"] in uids and record["snapshot_id"] not in dropped:
+            roots.add(record["root"])
+    return roots
+
+
+def collect(home: Home, leaving: Leaving, *, dry_run: bool = False) -> Freed:
+    """Drop every object and shared layer that no state needs. Raises StoreDamaged, and drops nothing of either."""
+    if not os.path.isdir(f"{home.path}/snapshots"):
+        return Freed()
+    # What was dropped is no longer in the log; what could not be, because somebody was at work, stays.
+    now = leaving if dry_run else Leaving()
+    with open_store(home) as store:
+        try:
+            return _collect(home, store, now, dry_run=dry_run)
+        except _BeingMade:
+            return Freed()  # the next time
+
+
+def _collect(home: Home, store: Store, leaving: Leaving, *, dry_run: bool) -> Freed:
+    from carrel.snapshots.collect import collect as collect_objects
+    from carrel.snapshots.collect import stack_keys
+    from carrel.system.measure import measure
+    from carrel.system.stack import sweep as sweep_layers
+
+    done = collect_objects(store, lambda: live_roots(home, leaving), dry_run=dry_run)
+    with store.hold():  # a state that is kept now lies on a stack of its workspace, which is in use by that
+        keys = stack_keys(store, live_roots(home, leaving))
+        find = stack_finder(home)
+        kept = {layer for key in keys if (stack := find(key)) for layer in stack.layers}
+        waste = sweep_layers(home.private, keep=kept, remove=False)
+        size = sum(measure(path).bytes for path in waste)
+        if not dry_run:
+            sweep_layers(home.private, keep=kept)
+            _forget_stacks(home, keys)
+    return Freed(objects=done.objects, objects_bytes=done.freed_bytes, layers=tuple(waste), layers_bytes=size)
+
+
+def _forget_stacks(home: Home, keys: set[str]) -> None:
+    """Remove the files that name stacks of nobody. One that is about to be used is young, or was touched."""
+    with suppress(FileNotFoundError):
+        for name in os.listdir(stacks_path(home)):
+            path = f"{stacks_path(home)}/{name}"
+            with suppress(FileNotFoundError):
+                if name not in keys and os.stat(path).st_mtime < time.time() - DAY:
+                    os.unlink(path)

@@ -1,0 +1,284 @@
+"""Giving changes back: in part, to a branch, as a patch, one after the other, and back again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import carrel
+from carrel.errors import Conflict, DiskFull, FileNotFound, Invalid, OriginMoved, Refused, UnappliedChanges
+from carrel.local import Local
+from carrel.model.workspace import Workspace
+from carrel.settings import Settings
+from origins import FILES, git, make_desk, make_origin, read, unapplied, write
+from situations import check_whole, fork, tiny_disk, wait_all
+
+ALL = ["README.md", "data/big.bin", "new/deep/file.txt", "new/other.txt", "src/app.py", "src/old.py"]
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    return make_origin(tmp_path / "origin")
+
+
+@pytest.fixture
+def desk(workspaces: Local, origin: Path) -> Workspace:
+    return make_desk(workspaces, origin)
+
+
+@pytest.fixture
+def work(desk: Workspace) -> Path:
+    return Path(desk.path, "work")
+
+
+# -- some paths --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", ["overlay", "worktree"])
+def test_what_was_given_back_in_part_counts_as_applied(mechanism: str, workspaces: Local, origin: Path) -> None:
+    if mechanism == "overlay":
+        work = Path(make_desk(workspaces, origin).path, "work")
+    else:
+        work = Path(workspaces.create(f"worktree:{origin}", id="fix/a").path, "work")
+        write(work, {"README.md": "one\nTWO\nthree\n", "new/deep/file.txt": "new\n", "new/other.txt": "other\n"})
+        write(work, {"src/app.py": "print('hello, world')\n", "data/big.bin": "y" * 100_000})
+        os.unlink(work / "src/old.py")
+    assert unapplied(workspaces) == ALL
+    done = workspaces.apply("fix/a", ["new/deep", "README.md", "src/old.py"], to=f"folder:{origin}")
+    assert sorted([*done.written, *done.deleted]) == ["README.md", "new/deep/file.txt", "src/old.py"]
+    rest = ["data/big.bin", "new/other.txt", "src/app.py"]
+    assert unapplied(workspaces) == rest
+    assert [change.path for change in workspaces.diff("fix/a").changes] == rest
+    with pytest.raises(UnappliedChanges):
+        workspaces.destroy("fix/a")
+    done = workspaces.apply("fix/a", to=f"folder:{origin}")
+    assert sorted(done.written) == rest
+    assert done.same == 0
+    assert unapplied(workspaces) == []
+    assert {**read(origin), ".git": ""} == {**read(work), ".git": ""}
+    workspaces.destroy("fix/a")
+
+
+def test_a_path_that_was_applied_and_changed_again_is_new(
+    workspaces: Local, desk: Workspace, work: Path, origin: Path
+) -> None:
+    workspaces.apply(desk.id, ["README.md"])
+    write(work, {"README.md": "one\nTWO\nthree\nfour\n"})
+    assert "README.md" in unapplied(workspaces)
+    workspaces.apply(desk.id, ["README.md"])
+    assert (origin / "README.md").read_text() == "one\nTWO\nthree\nfour\n"
+    os.unlink(work / "README.md")
+    workspaces.apply(desk.id, ["README.md"])
+    assert not (origin / "README.md").exists()
+    assert "README.md" not in unapplied(workspaces)
+
+
+def test_directories_files_and_links_take_each_others_place_in_part(
+    workspaces: Local, desk: Workspace, work: Path, origin: Path
+) -> None:
+    workspaces.apply(desk.id)
+    os.rename(work / "new", work / "aside")
+    (work / "new").write_text("a file now")
+    os.unlink(work / "README.md")
+    (work / "README.md" / "inside").mkdir(parents=True)
+    (work / "README.md" / "inside" / "x").write_text("x")
+    (work / "link").symlink_to("src/app.py")
+    for paths in (["new"], ["README.md"], ["link"], ["aside/deep"]):
+        workspaces.apply(desk.id, paths)
+    assert unapplied(workspaces) == ["aside/other.txt"]
+    workspaces.apply(desk.id)
+    assert read(origin) == read(work)
+    assert os.readlink(origin / "link") == "src/app.py"
+    for _ in range(5):
+        workspaces.undo()
+    assert (origin / "new" / "deep" / "file.txt").read_text() == "new\n"
+    assert (origin / "README.md").is_file()
+    assert not (origin / "aside").exists()
+
+
+def test_a_path_that_never_was_is_an_error_that_names_it(workspaces: Local, desk: Workspace, origin: Path) -> None:
+    with pytest.raises(FileNotFound, match=r"typo\.txt"):
+        workspaces.apply(desk.id, ["README.md", "typo.txt"])
+    assert read(origin) == {**FILES, "src/": "", "data/": ""}
+
+
+def test_nothing_to_give_is_no_operation(workspaces: Local, desk: Workspace) -> None:
+    workspaces.apply(desk.id)
+    count = len(workspaces.operations())
+    assert workspaces.apply(desk.id).operation_id == ""
+    assert len(workspaces.operations()) == count
+
+
+# -- branches and patches ----------------------------------------------------------------------------------------------
+
+
+def commits(origin: Path, branch: str = "agent") -> list[str]:
+    return git(origin, "log", "--format=%s", branch).split() if git(origin, "branch", "--list", branch) else []
+
+
+def test_a_branch_grows_and_each_commit_can_be_taken_back(
+    workspaces: Local, desk: Workspace, work: Path, origin: Path
+) -> None:
+    workspaces.apply(desk.id, ["README.md"], to="branch:agent", message="one")
+    assert "README.md" not in unapplied(workspaces)
+    assert "src/app.py" in unapplied(workspaces)
+    workspaces.apply(desk.id, to="branch:agent", message="two")
+    assert unapplied(workspaces) == []
+    assert commits(origin) == ["two", "one", "first"]
+    assert git(origin, "ls-tree", "-r", "--name-only", "agent").split() == [
+        "README.md", "data/big.bin", "new/deep/file.txt", "new/other.txt", "src/app.py",
+    ]  # fmt: skip
+    workspaces.undo()
+    assert commits(origin) == ["one", "first"]
+    assert "src/app.py" in unapplied(workspaces)
+    redo = workspaces.operations()[0].operation_id
+    workspaces.undo(redo)
+    assert commits(origin) == ["two", "one", "first"]
+    assert unapplied(workspaces) == []
+    workspaces.undo(workspaces.operations()[0].operation_id)
+    workspaces.undo()
+    assert commits(origin) == []
+    assert unapplied(workspaces) == ALL
+    assert git(origin, "status", "--short") == ""
+
+
+def test_a_branch_that_somebody_went_on_with_is_left_alone(workspaces: Local, desk: Workspace, origin: Path) -> None:
+    workspaces.apply(desk.id, to="branch:agent", message="one")
+    git(origin, "update-ref", "refs/heads/agent", "main")
+    with pytest.raises(OriginMoved, match="agent"):
+        workspaces.undo()
+    assert commits(origin) == ["first"]
+    assert workspaces.get(desk.id).state == "ready"
+
+
+def test_a_branch_that_is_checked_out_is_not_moved(workspaces: Local, desk: Workspace, origin: Path) -> None:
+    with pytest.raises(Refused, match="checked out"):
+        workspaces.apply(desk.id, to="branch:main")
+    workspaces.apply(desk.id, to="branch:agent", message="one")
+    git(origin, "checkout", "-q", "agent")
+    with pytest.raises(Refused, match="checked out"):
+        workspaces.undo()
+    assert git(origin, "status", "--short") == ""
+    assert workspaces.get(desk.id).state == "ready"
+
+
+def test_a_message_is_made_from_the_prompt(workspaces: Local, origin: Path) -> None:
+    desk = workspaces.create(f"overlay:{origin}", id="fix/b", config={"prompt": "Fix the login\nand more"})
+    write(Path(desk.path, "work"), {"x": "x"})
+    workspaces.apply(desk.id, to="branch:agent")
+    assert git(origin, "log", "-1", "--format=%B", "agent").strip() == "Fix the login\n\nWorkspace: fix/b"
+
+
+def test_a_patch_replaces_a_file_and_undo_brings_it_back(workspaces: Local, desk: Workspace, tmp_path: Path) -> None:
+    patch = tmp_path / "out" / "changes.patch"
+    with pytest.raises(Invalid, match="no directory"):
+        workspaces.apply(desk.id, to=f"patch:{patch}")
+    patch.parent.mkdir()
+    patch.write_text("somebody's own notes")
+    workspaces.apply(desk.id, to=f"patch:{patch}")
+    made = patch.read_text()
+    assert made.startswith("diff --git")
+    assert unapplied(workspaces) == ALL  # a patch is no origin: the work is not given back by it
+    workspaces.undo()
+    assert patch.read_text() == "somebody's own notes"
+    workspaces.undo(workspaces.operations()[0].operation_id)
+    assert patch.read_text() == made
+    assert os.listdir(patch.parent) == ["changes.patch"]
+    with pytest.raises(Invalid, match="no file"):
+        workspaces.apply(desk.id, to=f"patch:{tmp_path}")
+
+
+# -- one after the other -----------------------------------------------------------------------------------------------
+
+
+def test_applies_are_taken_back_individually(workspaces: Local, desk: Workspace, work: Path, origin: Path) -> None:
+    first = workspaces.apply(desk.id, ["README.md"]).operation_id
+    second = workspaces.apply(desk.id, ["src"]).operation_id
+    third = workspaces.apply(desk.id).operation_id
+    assert unapplied(workspaces) == []
+    workspaces.undo(second)
+    assert unapplied(workspaces) == ["src/app.py", "src/old.py"]
+    assert (origin / "src" / "old.py").read_text() == "old\n"
+    assert (origin / "README.md").read_text() == "one\nTWO\nthree\n"
+    workspaces.undo(first)
+    assert unapplied(workspaces) == ["README.md", "src/app.py", "src/old.py"]
+    with pytest.raises(Conflict, match="undone already"):
+        workspaces.undo(first)
+    workspaces.undo(third)
+    assert unapplied(workspaces) == ALL
+    assert read(origin) == {**FILES, "src/": "", "data/": ""}
+    os.unlink(work / "src" / "app.py")
+    workspaces.apply(desk.id, ["README.md", "data", "new", "src/app.py"])
+    assert read(origin) == {**read(work), "src/old.py": "old\n"}
+    workspaces.verify()
+
+
+def test_an_apply_is_not_taken_back_over_what_the_user_did_since(
+    workspaces: Local, desk: Workspace, origin: Path
+) -> None:
+    workspaces.apply(desk.id)
+    write(origin, {"README.md": "by the user\n"})
+    before = read(origin)
+    with pytest.raises(OriginMoved, match=r"README\.md"):
+        workspaces.undo()
+    assert read(origin) == before
+    assert unapplied(workspaces) == []
+
+
+def test_an_apply_can_be_taken_back_after_the_workspace_came_back_elsewhere(
+    workspaces: Local, desk: Workspace, origin: Path
+) -> None:
+    before = read(origin)
+    operation = workspaces.apply(desk.id).operation_id
+    workspaces.destroy(desk.id)
+    with pytest.raises(Conflict, match="fix/a is destroyed"):
+        workspaces.undo(operation)
+    workspaces.restore_trashed(desk.id, new_id="other/place")
+    assert unapplied(workspaces, "other/place") == []
+    assert [each.cause for each in workspaces.snapshots("other/place")] == ["base", "before_apply"]
+    workspaces.undo(operation)
+    assert read(origin) == before
+    assert unapplied(workspaces, "other/place") == ALL
+    workspaces.verify()
+
+
+def test_two_workspaces_give_back_to_one_folder_at_once(
+    workspaces: Local, origin: Path, home_path: str, settings: Settings
+) -> None:
+    for number in range(4):
+        desk = workspaces.create(f"overlay:{origin}", id=f"t/{number}")
+        write(Path(desk.path, "work"), {f"{number}/{name}": str(number) for name in range(20)})
+    workspaces.let_go()
+    children = [fork(lambda n=n: carrel.open(home_path, settings=settings).apply(f"t/{n}")) for n in range(4)]
+    wait_all(children)
+    with carrel.open(home_path, settings=settings) as again:
+        for number in range(4):
+            assert len(os.listdir(origin / str(number))) == 20
+            assert unapplied(again, f"t/{number}") == []
+        check_whole(again, home_path)
+    assert not [name for name in os.listdir(origin) if name.startswith(".aw")]
+
+
+# -- a full disk -------------------------------------------------------------------------------------------------------
+
+
+def test_an_origin_without_room_is_left_as_it_was(workspaces: Local, tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "small", "512k") as small:
+        origin = make_origin(small / "origin")
+        desk = make_desk(workspaces, origin)
+        write(Path(desk.path, "work"), {"large.bin": "z" * 400_000})
+        before = read(origin)
+        with pytest.raises(DiskFull) as caught:
+            workspaces.apply(desk.id)
+        assert caught.value.hint
+        assert read(origin) == before
+        assert unapplied(workspaces) == sorted([*ALL, "large.bin"])
+        assert workspaces.get(desk.id).state == "ready"
+        os.unlink(Path(desk.path, "work", "large.bin"))
+        workspaces.apply(desk.id)
+        workspaces.undo()
+        assert read(origin) == before
+        workspaces.destroy(desk.id, force=True)
+        workspaces.verify()

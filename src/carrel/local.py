@@ -70,6 +70,8 @@ class Local:
 
     def let_go(self) -> None:
         """Close the log and leave everything as it is, whatever the settings say."""
+        if self._runner is not None:
+            self._runner.close()
         self._home.close()
 
     def acting_as(self, actor_id: str, *, correlation_id: str = "", causation_id: str = "") -> Self:
@@ -191,7 +193,12 @@ class Local:
             concurrent=concurrent,
             **more,
         )
-        started = run(self._home, id, spec, runner=self._runner)
+        runner, self._runner = self._runner, None
+        try:
+            started = run(self._home, id, spec, runner=runner)
+        finally:
+            if runner is not None:
+                runner.close()
         self._started.append(started.id)
         return started
 

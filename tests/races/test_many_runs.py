@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from carrel.local import Local
-from carrel.model.run import Run
 from carrel.system import process
 from needs import need_program
 
@@ -41,8 +40,8 @@ def await_true(condition: Callable[[], object], seconds: float = 30) -> None:
         time.sleep(0.02)
 
 
-def groups_of(runs: list[Run]) -> list[str]:
-    names = {f"aw-{run.id}" for run in runs}
+def groups_of(run_ids: list[str]) -> list[str]:
+    names = {f"aw-{run_id}" for run_id in run_ids}
     return [path for path, folders, _ in os.walk("/sys/fs/cgroup") if names.intersection(folders)]
 
 
@@ -94,7 +93,7 @@ def test_many_runs_at_once_each_keep_to_themselves(workspaces: Local, home_path:
         assert printed.decode() == f"{desk.id}\nworkspace\n"
     await_true(lambda: not processes_with(home_path))
     assert descriptors() == before
-    assert groups_of(runs) == []
+    assert groups_of([run.id for run in runs]) == []
     assert mounts_below(home_path) == []
     workspaces.verify()
 
@@ -106,7 +105,7 @@ def test_many_runs_in_a_row_leak_nothing(workspaces: Local, home_path: str) -> N
     for number in range(IN_A_ROW):
         run = workspaces.wait(workspaces.run(desk.id, ["true"]).id)
         assert run.state == "completed", run.reason
-        runs.append(run)
+        runs.append(run.id)
         if number == warm:
             await_true(lambda: not processes_with(home_path))
             before = (descriptors(), memory_kb())
@@ -184,8 +183,7 @@ def test_a_kill_at_any_moment_leaves_an_end_in_the_log_and_no_process(
             assert ended.state in ("completed", "failed"), (whom, ended)
         await_true(lambda mark=mark: not processes_with(mark))  # type: ignore[misc]
     await_true(lambda: not processes_with(home_path))
-    runs = list(workspaces.runs(desk.id))
-    assert groups_of(runs) == []
+    assert groups_of([run.id for run in workspaces.runs(desk.id)]) == []
     assert workspaces.wait(workspaces.run(desk.id, ["true"]).id).state == "completed"
     assert workspaces.repair() == []
     workspaces.verify()

@@ -98,6 +98,23 @@ def test_directories_files_and_links_take_each_others_place_in_part(
     assert not (origin / "aside").exists()
 
 
+def test_what_the_agent_removes_after_it_was_applied_is_removed_from_the_origin_too(
+    workspaces: Local, desk: Workspace, work: Path, origin: Path
+) -> None:
+    workspaces.apply(desk.id)
+    os.unlink(work / "new" / "deep" / "file.txt")
+    os.unlink(work / "new" / "other.txt")
+    write(work, {"README.md": "gone soon"})
+    os.unlink(work / "README.md")
+    assert unapplied(workspaces) == ["README.md", "new/deep/file.txt", "new/other.txt"]
+    workspaces.destroy(desk.id, force=True)
+    workspaces.undo()  # mounted anew
+    assert unapplied(workspaces) == ["README.md", "new/deep/file.txt", "new/other.txt"]
+    workspaces.apply(desk.id)
+    assert read(origin) == read(work)
+    assert not (origin / "new" / "other.txt").exists()
+
+
 def test_a_path_that_never_was_is_an_error_that_names_it(workspaces: Local, desk: Workspace, origin: Path) -> None:
     with pytest.raises(FileNotFound, match=r"typo\.txt"):
         workspaces.apply(desk.id, ["README.md", "typo.txt"])

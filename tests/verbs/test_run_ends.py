@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import carrel
-from carrel.errors import Invalid
+from carrel.errors import Invalid, WorkspaceBusy
 from carrel.local import Local
 from carrel.settings import Settings
 from carrel.verbs.run import _rules
@@ -104,3 +104,31 @@ def test_secrets_of_the_settings_go_to_the_proxy_only(tmp_path: Path) -> None:
     assert [rule.header for rule in rules] == [("Authorization", "Bearer s3cret"), None]
     with pytest.raises(Invalid):
         _rules("api.example.org", ["nonsense"])
+
+
+def test_a_run_that_is_refused_leaves_nothing_that_could_hold_a_secret(workspaces: Local, home_path: str) -> None:
+    need_program("bwrap")
+    desk = workspaces.create()
+    run = workspaces.run(desk.id, ["sleep", "60"], environment={"KEY": "s3cret"})
+    with pytest.raises(WorkspaceBusy):
+        workspaces.run(desk.id, ["true"], environment={"KEY": "s3cret"})
+    assert os.listdir(f"{home_path}/runs") == [run.id]
+    workspaces.stop(run.id, at_once=True)
+    assert sorted(os.listdir(f"{home_path}/runs/{run.id}")) == ["lock", "output", "result"]
+
+
+def test_a_workspace_can_appear_under_a_name_of_its_own(home_path: str, settings: Settings) -> None:
+    need_program("bwrap")
+    wanted = settings.replace(sandbox=settings.sandbox.replace(public_mount="random"))
+    with carrel.open(home_path, settings=wanted) as workspaces:
+        seen = set()
+        for _ in range(2):
+            desk = workspaces.create()
+            run = workspaces.wait(workspaces.run(desk.id, ["sh", "-c", "pwd; echo $AW_WORKSPACE/work"]).id)
+            here, told = b"".join(data for _, _, data in workspaces.output(run.id)).split()
+            assert here == told
+            assert workspaces.run_kept(desk.id, ["pwd"]).stdout.strip() == here
+            assert workspaces.adapt_prompt("see /mnt/okcomputer/x", desk.id).endswith(f"{here.decode()[:-5]}/x")
+            workspaces.destroy(desk.id)
+            seen.add(here)
+        assert len(seen) == 2

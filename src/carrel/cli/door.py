@@ -66,7 +66,11 @@ def parse(name: str, summary: str, command: Command, arguments: list[str]) -> ar
         split = arguments.index("--")
         arguments, own = arguments[:split], arguments[split + 1 :]
     try:
-        parsed = parser.parse_args(arguments)
+        parsed, rest = parser.parse_known_args(arguments)
+        if rest and ("words" not in parsed or any(word.startswith("-") for word in rest)):
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        if rest:  # words may stand on both sides of an option
+            parsed.words += rest
         if command.takes_command:
             parsed.command = own
         return parsed

@@ -408,7 +408,7 @@ COMMANDS = {
         examples="""\
   aw run --source . -- make test
   aw run fix-login/a1 --timeout 600 -- sh -c 'npm ci && npm test'
-  aw run --source . --network pypi.org,files.pythonhosted.org -- pip install -r requirements.txt
+  aw run --source . --network api.example.org,*.example.net -- ./fetch-data
   aw run --source . --agent claude --prompt 'fix the login bug'
   aw run --source . --detach -- ./long-job
   aw run fix-login/a1 --keep -- git status

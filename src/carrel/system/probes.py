@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import tempfile
 
 from carrel.system.libc import libc, syscall
 
@@ -12,13 +11,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FICLONE = 0x40049409
 _LANDLOCK_CREATE_RULESET = 444
 _OPENAT2 = 437
-_MS_NODEV = 4
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNS = 0x00020000
-_MNT_DETACH = 2
 _PLACES = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
@@ -44,33 +40,6 @@ def landlock() -> tuple[bool, str]:
     """Which version of landlock there is."""
     version = syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     return True, f"ABI {version}"
-
-
-def overlay(directory: str) -> tuple[bool, str]:
-    """Whether a copy-on-write view can be mounted on this directory, by us or in a user namespace."""
-    with tempfile.TemporaryDirectory(prefix=".probe-", dir=directory) as scratch:
-        for name in ("lower", "upper", "work", "merged"):
-            os.mkdir(f"{scratch}/{name}")
-        if os.geteuid() == 0 and _in_child(lambda: _mount_overlay(scratch, "")):
-            return True, "mounted directly"
-        if _in_child(lambda: _mount_overlay_rootless(scratch)):
-            return True, "mounted in a user namespace"
-    return False, "refused by the kernel here"
-
-
-def _mount_overlay(scratch: str, extra: str) -> None:
-    # In a mount namespace of its own, so that nothing is left if we are killed half way.
-    if libc.unshare(_CLONE_NEWNS) or libc.mount(None, b"/", None, 0x44000, None):  # MS_REC | MS_PRIVATE
-        raise OSError(ctypes.get_errno(), "unshare")
-    options = f"lowerdir={scratch}/lower,upperdir={scratch}/upper,workdir={scratch}/work{extra}".encode()
-    if libc.mount(b"overlay", f"{scratch}/merged".encode(), b"overlay", _MS_NODEV, options):
-        raise OSError(ctypes.get_errno(), "mount")
-
-
-def _mount_overlay_rootless(scratch: str) -> None:
-    uid, gid = os.geteuid(), os.getegid()
-    _enter_user_namespace(uid, gid)
-    _mount_overlay(scratch, ",userxattr")
 
 
 def _enter_user_namespace(uid: int, gid: int) -> None:
@@ -103,20 +72,6 @@ def _in_child(attempt: Callable[[], None]) -> bool:
             os._exit(1)
         os._exit(0)
     return os.waitpid(child, 0)[1] == 0
-
-
-def reflink(directory: str) -> tuple[bool, str]:
-    """Whether files can share blocks here."""
-    import fcntl
-
-    with tempfile.TemporaryFile(dir=directory) as one, tempfile.TemporaryFile(dir=directory) as two:
-        one.write(b"x" * 4096)
-        one.flush()
-        try:
-            fcntl.ioctl(two.fileno(), _FICLONE, one.fileno())
-        except OSError as error:
-            return False, f"not on this file system ({error.strerror})"
-    return True, "works"
 
 
 def cgroups() -> tuple[bool, str]:

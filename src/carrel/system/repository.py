@@ -368,6 +368,8 @@ def identity_config(identity: tuple[str, str] | None) -> str:
     return f"[user]\n\tname = {quoted(identity[0])}\n\temail = {quoted(identity[1])}\n" if identity else ""
 
 
+_PIECE = 1 << 16
+
 # -- looking at a repository of the user's -----------------------------------------------------------------------------
 
 
@@ -414,10 +416,20 @@ def _pointed_at(file: str, prefix: bytes) -> str | None:
 def read_small(path: str, max_bytes: int = 1 << 20) -> bytes | None:
     """The content of a small file of the user's, or None if there is no such file."""
     try:
-        with open(path, "rb") as file:
-            return file.read(max_bytes)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        # In small pieces: to read a megabyte at once, Python first gets itself a megabyte.
+        content = piece = os.read(descriptor, min(max_bytes, _PIECE))
+        while len(piece) == _PIECE and len(content) < max_bytes:
+            piece = os.read(descriptor, min(max_bytes - len(content), _PIECE))
+            content += piece
+        return content
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def head_of(repository: Repository) -> tuple[str | None, str | None]:

@@ -130,12 +130,12 @@ class Hold:
     def __enter__(self) -> None:
         import fcntl
 
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC  # the directory itself: no other file has to be made
         try:
-            self.descriptor = os.open(f"{self.layers}/lock", flags, 0o600)
+            self.descriptor = os.open(self.layers, flags)
         except FileNotFoundError:
             os.makedirs(self.layers, 0o700, exist_ok=True)
-            self.descriptor = os.open(f"{self.layers}/lock", flags, 0o600)
+            self.descriptor = os.open(self.layers, flags)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:

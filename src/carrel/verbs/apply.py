@@ -455,6 +455,7 @@ def _end(home: Home, store: Store, workspace: Workspace, job: Job | None, *, rea
 
 def _record_applied(home: Home, store: Store, workspace: Workspace, job: Job, commit: str) -> None:
     step: dict[str, Any] = dict(workspace.step)
+    _hide_new_folders(home, workspace, job)
     fact = ChangesApplied(
         **workspace.names(),
         **{key: step[key] for key in ("target", "operation_id", "paths", "before", "undoes")},
@@ -464,6 +465,26 @@ def _record_applied(home: Home, store: Store, workspace: Workspace, job: Job, co
         steps=len(job.plan.steps),
     )
     record_end(home, store, workspace.task_id, fact)
+
+
+def _hide_new_folders(home: Home, workspace: Workspace, job: Job) -> None:
+    """Keep directories that the agent made and the origin has now from being two that lie on each other.
+
+    The kernel knows them as the agent's alone and writes no whiteout for what is removed in them: it would show again.
+    """
+    overlay = place_of_state(home, workspace).overlay
+    made = [step.path for step in job.plan.steps if step.action == "mkdir"]
+    if overlay is None or job.folder not in overlay.stack.layers or not made:
+        return
+    from carrel.snapshots.folders import OPEN_DIR, Folders
+
+    folders = Folders(os.open(overlay.upper, OPEN_DIR))
+    try:
+        for path in made:
+            with suppress(OSError):  # removed or replaced meanwhile
+                os.setxattr(folders.open(path), f"{overlay.stack.marks}.overlay.opaque", b"y")
+    finally:
+        folders.close()
 
 
 def _find_done(home: Home, job: Job) -> str | None:

@@ -26,10 +26,11 @@ class Probe(Value):
 
 def doctor(home: Home) -> list[Probe]:
     """Try everything that Carrel can make use of; nothing is left behind."""
-    from carrel.system import probes
+    from carrel.system import layers, probes
 
     workspaces = home.workspaces_path
     home.make_private()
+    mechanisms = {name: (works, reason or "works") for name, works, reason in layers.probe(home.private)}
     tried: list[tuple[str, Callable[[], tuple[bool, str]], str, str]] = [
         (
             "kernel",
@@ -51,15 +52,27 @@ def doctor(home: Home) -> list[Probe]:
         ),
         (
             "overlay",
-            lambda: probes.overlay(workspaces),
+            lambda: mechanisms[layers.candidates()[0]],
             "workspaces are copy-on-write views, made in a millisecond whatever their size",
             "run as root, or allow user namespaces; put the home on ext4, xfs or btrfs, not on another overlay",
         ),
         (
             "reflink",
-            lambda: probes.reflink(workspaces),
+            lambda: mechanisms[layers.REFLINK],
             "copies share their blocks until they are changed",
             "put the home on btrfs or xfs; without it an overlay or a plain copy is used",
+        ),
+        (
+            "sharing",
+            lambda: _chosen(home.settings.storage.mechanism, mechanisms),
+            "what new workspaces are made by; storage.mechanism sets another",
+            "see overlay and reflink; until then every workspace is a copy",
+        ),
+        (
+            "owners",
+            lambda: _owners(home),
+            "files of root are the agent's in a workspace, without being touched",
+            "put origins and the home on a file system with idmapped mounts (ext4, xfs, btrfs; Linux 5.19 or newer)",
         ),
         (
             "user namespaces",
@@ -110,6 +123,29 @@ def _probe(name: str, attempt: Callable[[], tuple[bool, str]], means: str, remed
     except OSError as error:
         ok, found = False, error.strerror or str(error)
     return Probe(name=name, ok=ok, found=found, means=means, remedy="" if ok else remedy)
+
+
+def _chosen(wanted: str, mechanisms: dict[str, tuple[bool, str]]) -> tuple[bool, str]:
+    """The mechanism that a new workspace would get, and why not a better one."""
+    from carrel.system import layers
+
+    refused: list[str] = []
+    for name in layers.candidates() if wanted == "auto" else (wanted,):
+        works, said = mechanisms[name]
+        if works:
+            return name != layers.COPY or wanted == name, "; ".join([f"by {name}", *refused])
+        refused.append(f"{name}: {said}")
+    return False, f"nothing works of what storage.mechanism allows: {'; '.join(refused)}"
+
+
+def _owners(home: Home) -> tuple[bool, str]:
+    from carrel.system import layers
+
+    if os.geteuid() != 0:
+        return True, "not needed: agents are the user who starts them"
+    uid = home.settings.sandbox.uid
+    reason = layers.probe_idmap(home.private, (uid, uid))
+    return reason is None, reason or f"mapped to {uid}"
 
 
 def _log(home: Home) -> tuple[bool, str]:

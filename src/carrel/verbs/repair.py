@@ -190,6 +190,7 @@ def repair(home: Home, *, rebuild_views: bool = False) -> list[Finding]:
     findings += _tidy_staging(home)
     findings += _tidy_templates(home)
     findings += _check_ready(home)
+    findings += _check_states(home)
     findings += _find_strangers(home)
     return findings
 
@@ -261,6 +262,37 @@ def _check_ready(home: Home) -> list[Finding]:
             findings.append(
                 Finding(what=f"the metadata of {workspace.id} was changed", done=f"nothing: see {workspace.path}/.aw")
             )
+    return findings
+
+
+def _check_states(home: Home) -> list[Finding]:
+    """Kept states of which something is missing, found without reading every byte: they are named, never touched."""
+    from carrel.errors import StoreDamaged
+    from carrel.snapshots.collect import reachable
+    from carrel.verbs.snapshot import of_workspace
+    from carrel.verbs.state import open_store
+
+    if not os.path.isdir(f"{home.path}/snapshots/packs"):
+        return []
+    findings = []
+    whole: set[str] = set()
+    with open_store(home) as store, store.hold():
+        for record in home.log.find_all("workspace"):
+            workspace = Workspace(**record)
+            if workspace.home != home.id or workspace.state in ("creating", "aborted", "purging", "purged"):
+                continue
+            for snapshot in of_workspace(home, workspace):
+                if snapshot.root in whole:
+                    continue
+                try:
+                    missing = sum(not store.has(digest) for digest in reachable(store, [snapshot.root]))
+                    damage = f"{missing} of its contents are missing" if missing else ""
+                except StoreDamaged as error:
+                    damage = error.message
+                if damage:
+                    findings.append(Finding(what=f"snapshot {snapshot.id} of {workspace.id}: {damage}", done="nothing"))
+                else:
+                    whole.add(snapshot.root)
     return findings
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 
 from carrel import sandboxes
 from carrel.errors import (
@@ -110,15 +111,12 @@ def start(home: Home, workspace: Workspace, spec: RunSpec, runner: Runner | None
     """Start what was checked already."""
     run_id = f"run-{home.new_id()}"
     directory = run_directory(home, run_id)
-    try:
-        os.makedirs(directory, mode=0o700)
-        _write_spec(directory, spec)
-    except OSError as error:
-        raise from_os(error, f"run {run_id}") from error
     with home.hold(run_id):
         with home.hold(workspace.id):  # nobody destroys or restores it between the look and the announcement
             _announce(home, show.get(home, workspace.id), run_id, spec)
         try:
+            os.makedirs(directory, mode=0o700)
+            _write_spec(directory, spec)
             pid = _start_runner(home, run_id, runner)
             if not control.wait_ready(directory, pid, wait_seconds=START_SECONDS):
                 raise SandboxUnavailable(
@@ -223,7 +221,8 @@ def _announce(home: Home, workspace: Workspace, run_id: str, spec: RunSpec) -> N
     if workspace.state != "ready":
         raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {workspace.id}")
     attach(home, workspace)
-    busy = [run for run in runs(home, workspace.id) if run.is_active]
+    active = home.log.find_all("run", task=workspace.task_id, live_only=True)
+    busy = [Run(**record) for record in active if record["uid"] == workspace.uid]
     if busy and not spec.concurrent:
         raise _busy(workspace, busy[0])
     before = _keep(home, workspace, "before_run") if not busy else None
@@ -650,6 +649,8 @@ def settle(home: Home, run_id: str) -> str | None:
             if not found.is_active:
                 return None
             control.forget(f"aw-{run_id}")
+            with suppress(OSError):
+                os.unlink(f"{directory}/spec")  # may hold secrets, and nobody will read it any more
             _record_end(home, run_id, "failed", exit_code=125, reason="its supervisor died, and the command with it")
             return "ended as failed: its supervisor died"
     except WorkspaceBusy:  # it is being started this instant

@@ -7,6 +7,7 @@ from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.restore import restore
 from carrel.verbs.snapshot import BASE, keep, snapshots
+from carrel.verbs.state import refuse_unready
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ class Session:
 
     def respond(self, message: str) -> Turn:
         """Keep the state after an answer, named after the message."""
-        label = " ".join(message.split())[:LABEL_LENGTH]
         with self._home.hold(self.workspace.id):
-            return _turn(keep(self._home, self.workspace, cause="answer", label=label))
+            workspace = refuse_unready(show.get(self._home, self.workspace.id))
+            return _turn(keep(self._home, workspace, cause="answer", label=label_of(message)))
 
     def turns(self) -> list[Turn]:
         """The kept answers, oldest first."""
@@ -59,6 +60,17 @@ class Session:
     def reset(self) -> None:
         """Go back to what the workspace began with; `undo` takes that back."""
         restore(self._home, self.workspace.id, BASE)
+
+
+def label_of(message: str) -> str:
+    """The message as one line that any terminal and any reader of JSON takes; never empty, for labelled ones stay."""
+    text = message.encode("utf-8", "replace").decode()  # half of a pair is no character
+    text = "".join(char if char.isprintable() or char.isspace() or char in _JOINERS else "" for char in text)
+    text = " ".join(text.split())
+    return text if 0 < len(text) <= LABEL_LENGTH else f"{text[: LABEL_LENGTH - 1]}…" if text else "answer"
+
+
+_JOINERS = "\u200d\ufe0f"  # what holds an emoji of several parts together
 
 
 def _turn(snapshot: Snapshot) -> Turn:

@@ -291,10 +291,10 @@ class Local:
 
         feed_input(self._home, run_id, source)
 
-    def attach(self, run_id: str) -> bool:
+    def attach(self, run_id: str, *, from_start: bool = False) -> bool:
         from carrel.verbs.attend import attach
 
-        return attach(self._home, run_id)
+        return attach(self._home, run_id, from_start=from_start)
 
     # -- states --
 

@@ -81,7 +81,10 @@ def person(home_path: str, tmp_path: Path) -> Iterator[Terminal]:
     os.close(at.theirs)
 
 
-SCRIPT = "[ -t 0 ] && echo a-terminal; stty size; trap 'stty size; echo resized' WINCH; read x; read x; echo \"got $x\"; exit 5"
+SCRIPT = (
+    "[ -t 0 ] && echo a-terminal; stty size; trap 'stty size; echo resized' WINCH; "
+    'read x; read x; echo "got $x"; exit 5'
+)
 
 
 def test_a_terminal_has_our_size_follows_it_and_passes_on_what_is_typed(person: Terminal) -> None:

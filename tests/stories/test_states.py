@@ -141,6 +141,14 @@ def test_undo_takes_an_apply_back_and_can_be_undone_itself(desk: Workspace, work
     assert contents(origin) == after
 
 
+def test_apply_undo_and_apply_again_come_to_the_same(desk: Workspace, workspaces: Local, origin: Path) -> None:
+    workspaces.apply(desk.id)
+    after = contents(origin)
+    workspaces.undo()
+    workspaces.apply(desk.id)
+    assert contents(origin) == after
+
+
 def test_changes_of_both_sides_are_merged(desk: Workspace, workspaces: Local, origin: Path) -> None:
     workspaces.snapshot(desk.id)  # as every run does: what its changes began from is kept from here on
     (origin / "README.md").write_text("zero\none\ntwo\nthree\n")

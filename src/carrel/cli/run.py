@@ -201,7 +201,7 @@ def _attend(door: Door, run: Run, args: argparse.Namespace) -> dict[int, bytearr
     with _ending_on_signals():
         try:
             if args.tty:
-                door.workspaces.attach(run.id)
+                door.workspaces.attach(run.id, from_start=True)
                 return printed
             if _wants_input(args):
                 door.workspaces.feed_input(run.id, sys.stdin.fileno())

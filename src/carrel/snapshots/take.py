@@ -266,17 +266,23 @@ def _open(path: str, root: int | None = None) -> int:
 def _preserver(sink: Sink, lower: Tree, stack: Stack, earlier: Tree | None) -> Callable[[str], bytes]:
     """Keep what a user's folder holds below a changed file, while it is still what the agent started from.
 
-    Once the user has edited it, an earlier snapshot may still know it. The user may edit the folder tomorrow; merging three ways needs the version both sides came from.
+    The user may edit the folder tomorrow; merging three ways needs the version both sides came from. Once that has
+    happened, an earlier snapshot may still know it.
     """
+
+    def known_before(path: str) -> bytes:
+        was = _known_before(earlier, path) if earlier else b""
+        return was if was and sink.has(was) else b""
 
     def find_was(path: str) -> bytes:
         entry = lower.find(path)
-        if entry is None or entry.kind != FILE or entry.size > CHUNK:
+        if entry is None:  # deleted since, perhaps by an apply of ours that was taken back
+            return known_before(path)
+        if entry.kind != FILE or entry.size > CHUNK:
             return b""
         try:
             if lower.ctime_ns(entry) > stack.fixed_ns:
-                was = _known_before(earlier, path) if earlier else b""
-                return was if was and sink.has(was) else b""
+                return known_before(path)
             return sink.put(lower.read(entry))
         except (OSError, FilesystemError):
             return b""

@@ -236,12 +236,14 @@ def _linked_work_trees(path: str) -> Iterator[tuple[str, repository.Repository]]
 
 def fingerprint(path: str) -> str:
     """Something that changes when the folder's top level or its commit does: cheap, and blind further down."""
-    with os.scandir(path) as entries:
-        found = sorted((entry for entry in entries if entry.name != ".git"), key=lambda entry: entry.name)
     parts = [b"%d" % os.stat(path).st_mtime_ns]  # what was added or removed, however many there are
-    for entry in found[:_GLANCE]:
-        status = entry.stat(follow_symlinks=False)
-        parts.append(b"%s %d %d %d" % (os.fsencode(entry.name), status.st_mtime_ns, status.st_size, status.st_ino))
+    with os.scandir(path) as entries:
+        # In the directory's own order, which stays as it is while nothing is added or removed.
+        for _, entry in zip(range(_GLANCE), entries, strict=False):
+            if entry.name != ".git":
+                status = entry.stat(follow_symlinks=False)
+                stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+                parts.append(b"%s %d %d %d" % (os.fsencode(entry.name), *stamp))
     git = repository.find_repository(path)
     if git is not None:
         parts.append(repr(repository.head_of(git)).encode(errors="surrogateescape"))

@@ -143,7 +143,7 @@ def _is_seen_elsewhere(by: Mounter, place: Place) -> bool:
     from carrel.system import mounts
 
     device = os.lstat(by.path(place)).st_dev
-    for wait in (0.004, 0.008, 0.0):
+    for wait in (0.001, 0.002, 0.0):
         if not mounts.seen_elsewhere(device, besides=by.process()):
             return False
         time.sleep(wait)

@@ -56,46 +56,79 @@ def _connect(home: Home, run_id: str) -> Stream | None:
         return None  # it has ended already
 
 
-def attach(home: Home, run_id: str, terminal: int = 0, out: int = 1) -> bool:
+def attach(home: Home, run_id: str, terminal: int = 0, out: int = 1, *, from_start: bool = False) -> bool:
     """Make our terminal the run's, until it ends or Ctrl-] is pressed; True if the run has ended.
 
-    Raises RunNotFound. A run that was not started with a terminal shows its output and takes input by lines.
+    Shows what comes from now on, or with `from_start` all that was printed. Raises RunNotFound. A run that was not
+    started with a terminal shows its output and takes input by lines.
     """
     found = get(home, run_id)
+    screen = _Screen(f"{run_directory(home, run_id)}/output", out, from_start=from_start)
     connection = _connect(home, run_id) if found.is_active else None
     if connection is None:
+        screen.show()
         return True
     with connection, _Raw(terminal):
-        return _talk(connection, terminal, out)
+        return _talk(connection, terminal, screen)
 
 
 DETACH = 0x1D  # Ctrl-]
 
 
-def _talk(connection: Stream, terminal: int, out: int) -> bool:
+class _Screen:
+    """What the run printed, from its file: so nothing is missed that came before we were connected.
+
+    Beyond the limit the file has no more, and the pieces that the supervisor sends are shown themselves."""
+
+    def __init__(self, path: str, out: int, *, from_start: bool) -> None:
+        self.path = path
+        self.out = out
+        self.offset = 0 if from_start or not os.path.exists(path) else os.stat(path).st_size
+        self.is_full = False
+
+    def show(self) -> bool:
+        """Print what is new; True at the end of the run."""
+        from carrel.system import frames
+
+        for frame in frames.read(self.path, self.offset):
+            self.offset += frames.HEADER_SIZE + len(frame.data)
+            if frame.stream in (1, 2):
+                self.write(frame.data)
+            self.is_full = self.is_full or frame.stream == frames.DROPPED
+            if frame.stream == frames.END:
+                return True
+        return False
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.out, view) :]
+
+
+def _talk(connection: Stream, terminal: int, screen: _Screen) -> bool:
     import select
     import signal
 
     from carrel.system import frames
 
+    previous = signal.signal(signal.SIGWINCH, lambda *_: _send_size(connection, terminal))
     connection.sendall(frames.pack(frames.HELLO, b"oi"))
     _send_size(connection, terminal)
-    previous = signal.signal(signal.SIGWINCH, lambda *_: _send_size(connection, terminal))
     buffer = bytearray()
     inputs: list[Any] = [connection, terminal]
     try:
-        while True:
+        while not screen.show():
             for ready in select.select(inputs, [], [])[0]:
                 if ready is connection:
+                    was_full = screen.is_full
                     data = connection.recv(_CHUNK)
                     if not data:
+                        screen.show()
                         return True
                     buffer += data
                     while (frame := frames.take(buffer)) is not None:
-                        if frame.stream in (1, 2):
-                            os.write(out, frame.data)
-                        elif frame.stream == frames.END:
-                            return True
+                        if was_full and frame.stream in (1, 2):
+                            screen.write(frame.data)
                 else:
                     typed = os.read(terminal, _CHUNK)
                     if DETACH in typed:
@@ -105,6 +138,7 @@ def _talk(connection: Stream, terminal: int, out: int) -> bool:
                     else:
                         connection.sendall(frames.pack(frames.EOF))
                         inputs.remove(terminal)
+        return True
     finally:
         signal.signal(signal.SIGWINCH, previous)
 

@@ -518,6 +518,11 @@ class Local:
 
         return recent(self._home)
 
+    def origin_changes(self, id: str, *, limit: int = 100) -> Sequence[str]:
+        from carrel.verbs.origin import origin_changes
+
+        return origin_changes(self._home, id, limit=limit)
+
     # -- mail --
 
     def send_message(self, id: str, text: str, *, sender: str | None = None) -> Message:

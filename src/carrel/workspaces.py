@@ -276,6 +276,9 @@ if TYPE_CHECKING:
         def recent(self) -> Sequence[RecentFolder]:
             """The folders that were selected, the last one first."""
 
+        def origin_changes(self, id: str, *, limit: int = 100) -> Sequence[str]:
+            """Paths in the folder of an overlay that changed since the workspace was made."""
+
         # -- mail --
         def send_message(self, id: str, text: str, *, sender: str | None = None) -> Message:
             """Write to a workspace, in the name of another one of its task or as the owner."""

@@ -82,7 +82,7 @@ def person(home_path: str, tmp_path: Path) -> Iterator[Terminal]:
 
 
 SCRIPT = (
-    "[ -t 0 ] && echo a-terminal; stty size; trap 'stty size; echo resized' WINCH; "
+    "[ -t 0 ] && echo a-terminal; stty size; trap 'stty size; echo resized' WINCH; echo ready; "
     'read x; read x; echo "got $x"; exit 5'
 )
 
@@ -91,6 +91,7 @@ def test_a_terminal_has_our_size_follows_it_and_passes_on_what_is_typed(person: 
     person.start("run", "--tty", "t/a", "--", "bash", "-c", SCRIPT)
     person.expect(b"a-terminal")
     person.expect(b"30 100")
+    person.expect(b"ready")
     person.resize(40, 120)
     person.type(b"\r")
     person.expect(b"40 120")

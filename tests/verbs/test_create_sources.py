@@ -18,6 +18,7 @@ from carrel.errors import (
     InvalidSource,
     NotADirectory,
     NotARepository,
+    OriginMoved,
     PolicyDenied,
     ToolMissing,
     Unavailable,
@@ -312,3 +313,22 @@ def test_two_creates_of_one_commit_share_their_files(workspaces: Local, origin: 
     assert one.filled["layers"] == two.filled["layers"]
     told(workspaces, one.id, "rm -r src && echo x > README")
     assert listing(f"{two.path}/work", skip=(".git",), times=False) == listing(origin, skip=(".git",), times=False)
+
+
+def test_a_change_in_the_origin_is_noticed_and_the_origin_is_not_written(
+    workspaces: Local, origin: str, home_path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = listing(origin)
+    desk = workspaces.create(f"overlay:{origin}", id="t/a")
+    told(workspaces, desk.id, "echo mine > README; rm -r src; touch new; git add -A")
+    assert listing(origin) == before
+    assert workspaces.origin_changes(desk.id) == []
+    Path(origin, "README").write_text("theirs")
+    assert workspaces.origin_changes(desk.id) == ["README"]
+    with pytest.raises(OriginMoved, match="README"):
+        workspaces.apply(desk.id)
+    assert Path(origin, "README").read_text() == "theirs"
+    assert workspaces.origin_changes(workspaces.create(id="t/empty").id) == []
+    aw = Aw(home_path, capsys)
+    assert aw.ok("show", desk.id, "--origin")["origin_changes"] == ["README"]
+    assert "README" in aw("show", desk.id, "--origin").out

@@ -12,6 +12,7 @@ from carrel.model.text import printable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
     from typing import Any
 
     from carrel.cli.door import Door
@@ -176,15 +177,29 @@ def _count_changes(door: Door, workspace: Workspace) -> int | None:
         return None
 
 
+def _show_arguments(parser: argparse.ArgumentParser) -> None:
+    add_ids(parser)
+    parser.add_argument("--origin", action="store_true", help="also what changed in the folder it was made from")
+
+
 def _show(door: Door, args: argparse.Namespace) -> None:
     workspace = door.workspaces.get(ids_of(args)[0])
+    origin = door.workspaces.origin_changes(workspace.id) if args.origin else []
     runs = door.workspaces.runs(workspace.id)
     last = runs[-1] if runs else None
     changed = _count_changes(door, workspace)
     if door.is_json:
-        door.print({**workspace.as_dict(), "last_run": last.as_dict() if last else None, "changed": changed})
+        more = {"origin_changes": origin} if args.origin else {}
+        door.print({**workspace.as_dict(), "last_run": last.as_dict() if last else None, "changed": changed, **more})
     else:
-        print("\n".join([details(workspace, changed), *(_last_run(last) if last else [])]))
+        print("\n".join([details(workspace, changed), *(_last_run(last) if last else []), *_origin(args, origin)]))
+
+
+def _origin(args: argparse.Namespace, changes: Sequence[str]) -> list[str]:
+    if not args.origin:
+        return []
+    shown = [printable(path) for path in changes] or ["nothing changed there since"]
+    return [f"{style(('origin' if path is shown[0] else '').ljust(9), '2')}  {path}" for path in shown]
 
 
 def _last_run(run: Run) -> list[str]:
@@ -273,7 +288,9 @@ COMMANDS = {
         run=_list,
         examples="  aw list\n  aw list --changes\n  aw list --task-id fix-login --format json\n  aw list --all\n",
     ),
-    "show": Command(arguments=add_ids, run=_show, examples="  aw show fix-login/a1\n"),
+    "show": Command(
+        arguments=_show_arguments, run=_show, examples="  aw show fix-login/a1\n  aw show fix-login/a1 --origin\n"
+    ),
     "path": Command(arguments=add_ids, run=_path, examples='  cd "$(aw path fix-login/a1)/work"\n'),
     "destroy": Command(
         arguments=_destroy_arguments,

@@ -67,7 +67,7 @@ class Filled(Value):
 
     mechanism: str  # overlay, rootless-overlay, btrfs, reflink, copy; plain: its own directory; none: in place
     layers: list[str]  # lower layers from top to bottom
-    origin: dict[str, Any]  # depends on the kind: path, url, commit, branch, fingerprint, borrows
+    origin: dict[str, Any]  # depends on the kind: path, url, commit, branch, since_ns, borrows
     notes: list[str]  # what people should know
 
 

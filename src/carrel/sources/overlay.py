@@ -8,7 +8,7 @@ above it (`Trim`), so that the upper layer holds the agent's changes and nothing
 - a private `.git` wherever the folder's own leads into a repository elsewhere (a linked work tree, a submodule, a
   link): through such a pointer an agent without a sandbox would write the user's refs and index.
 
-What changes in the folder later shows through where the workspace has not changed it itself; `has_moved` tells.
+What changes in the folder later shows through where the workspace has not changed it itself; `changed_since` tells.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from carrel.model.source import FillOptions, Place, Source
 
 IGNORE_FILE = ".awignore"
-_GLANCE = 128  # entries that a fingerprint looks at; each costs 2 µs at every create
 
 
 def fill(source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
@@ -71,7 +70,6 @@ def lay(
         "kind": "overlay",
         "path": path,
         "since_ns": since,
-        "fingerprint": fingerprint(path),
         "left_out": left_out,
         "borrows": borrows,
     }
@@ -234,46 +232,35 @@ def _linked_work_trees(path: str) -> Iterator[tuple[str, repository.Repository]]
 # -- has the folder moved on? ------------------------------------------------------------------------------------------
 
 
-def fingerprint(path: str) -> str:
-    """Something that changes when the folder's top level or its commit does: cheap, and blind further down."""
-    parts = [b"%d" % os.stat(path).st_mtime_ns]  # what was added or removed, however many there are
-    with os.scandir(path) as entries:
-        # In the directory's own order, which stays as it is while nothing is added or removed.
-        for _, entry in zip(range(_GLANCE), entries, strict=False):
-            if entry.name != ".git":
-                status = entry.stat(follow_symlinks=False)
-                stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-                parts.append(b"%s %d %d %d" % (os.fsencode(entry.name), *stamp))
-    git = repository.find_repository(path)
-    if git is not None:
-        parts.append(repr(repository.head_of(git)).encode(errors="surrogateescape"))
-    return repository.digest_of(*parts)
-
-
-def has_moved(filled: Filled) -> bool:
-    """Whether the folder is known to have changed since; False means only that nothing was seen at a glance."""
-    try:
-        return bool(fingerprint(filled.origin["path"]) != filled.origin["fingerprint"])
-    except OSError:
-        return True
-
-
 def changed_since(filled: Filled, limit: int = 100) -> list[str]:
-    """Paths in the folder that changed after the workspace was made, at most `limit`; reads every directory."""
-    top, since = filled.origin["path"], filled.origin["since_ns"]
+    """Paths in the folder that changed after the workspace was made, at most `limit`; reads every directory.
+
+    A directory is one if something was added to it or removed from it, the folder itself as `.`.
+    """
+    top, since = check_folder(filled.origin["path"]), filled.origin["since_ns"]
     left_out = set(filled.origin.get("left_out", ()))
-    changed: list[str] = []
+    changed = ["."] if os.stat(top).st_mtime_ns > since else []
     pending = [""]
     while pending and len(changed) < limit:
         directory = pending.pop()
+        for name, status in _entries(top, directory):
+            if name == ".git" or name in left_out:
+                continue
+            if max(status.st_mtime_ns, status.st_ctime_ns) > since:
+                changed.append(name)
+            if stat.S_ISDIR(status.st_mode):
+                pending.append(name)
+    return sorted(changed)[:limit]
+
+
+def _entries(top: str, directory: str) -> Iterator[tuple[str, os.stat_result]]:
+    """What is in a directory of somebody who may be at work there."""
+    try:
         with os.scandir(f"{top}/{directory}") as entries:
             for entry in entries:
-                name = f"{directory}/{entry.name}".lstrip("/")
-                if name == ".git" or name in left_out:
+                try:
+                    yield f"{directory}/{entry.name}".lstrip("/"), entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
                     continue
-                status = entry.stat(follow_symlinks=False)
-                if max(status.st_mtime_ns, status.st_ctime_ns) > since:
-                    changed.append(name)
-                if stat.S_ISDIR(status.st_mode):
-                    pending.append(name)
-    return sorted(changed)[:limit]
+    except (FileNotFoundError, PermissionError, NotADirectoryError):
+        return

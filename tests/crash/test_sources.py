@@ -308,6 +308,9 @@ def test_many_live_workspaces(workspaces: Local, home_path: str, settings: Setti
     assert len(mounts_in(home_path)) == count
     workspaces.write_file(forks[-1].id, "work/new", "x")
     assert "new" not in os.listdir(f"{forks[0].path}/work")
+    own = [path for each in forks for path in (each.path, f"{home_path}/workspaces/.carrel/layers/{each.uid}")]
+    used = subprocess.run(["du", "-xsck", *own], capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+    assert int(used.split()[0]) < 200 * len(forks)  # kilobytes each: nothing of what they share
     unmount_all(home_path)
     started = time.monotonic()
     with carrel.open(home_path, settings=settings) as again:

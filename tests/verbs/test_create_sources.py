@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from cli.aw_command import PROGRAM, Aw
 from needs import need, need_program, need_root
 from situations import check_whole, names_in
 from sources.git_server import GitServer, serving
-from sources.yard import listing, repository, sh
+from sources.yard import listing, remove, repository, sh
 
 
 @pytest.fixture(autouse=True)
@@ -332,3 +333,30 @@ def test_a_change_in_the_origin_is_noticed_and_the_origin_is_not_written(
     aw = Aw(home_path, capsys)
     assert aw.ok("show", desk.id, "--origin")["origin_changes"] == ["README"]
     assert "README" in aw("show", desk.id, "--origin").out
+
+
+def test_an_ordinary_user_gets_the_same(tmp_path: Path) -> None:
+    """The story runs as another user in a process of its own: rootless_verbs.py, beside the sources' tests."""
+    from sources.yard import ORDINARY, ordinary_python
+
+    python = ordinary_python()
+    need(python is not None, "a Python 3.11 that an ordinary user can start")
+    tests = Path(__file__).parents[1]
+    directory = tempfile.mkdtemp(prefix="carrel-", dir="/var/tmp")
+    os.chown(directory, ORDINARY, ORDINARY)
+    user = ["setpriv", f"--reuid={ORDINARY}", f"--regid={ORDINARY}", "--clear-groups"]
+    paths = [str(tests.parent / "src"), str(tests), str(Path(pytest.__file__).parents[1])]
+    try:
+        done = subprocess.run(
+            [*user, str(python), "-B", str(tests / "sources" / "rootless_verbs.py"), directory],
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(paths), "HOME": directory},
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        remove(directory)
+    assert done.returncode in (0, 77), done.stdout + done.stderr
+    need(done.returncode == 0, "user namespaces for ordinary users")
+    assert done.stdout == "ok\n"

@@ -467,9 +467,11 @@ class _Cell:
 
 
 def _is_beneath_another(path: str, sources: dict[str, Source]) -> bool:
+    """Whether a source comes along with one above it, and as writable as it is to be."""
     parts = path.split("/")
-    above = ("/".join(parts[:count]) for count in range(2, len(parts)))
-    return any(folder in sources and sources[folder].recursive for folder in above)
+    above = ("/".join(parts[:count]) for count in range(len(parts) - 1, 1, -1))
+    nearest = next((sources[folder] for folder in above if folder in sources and sources[folder].recursive), None)
+    return nearest is not None and nearest.writable == sources[path].writable
 
 
 def _join(*parts: str) -> str:

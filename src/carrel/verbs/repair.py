@@ -175,7 +175,7 @@ def _unmount_below(path: str) -> None:
         if (os.path.isdir(work) and os.lstat(work).st_dev != os.lstat(path).st_dev) or os.path.ismount(work):
             from carrel.system.mounts import unmount
 
-            unmount(work)
+            unmount(work, lazily=True)  # somebody may be looking in: that must not keep the home from opening
     except FileNotFoundError:
         return
 

@@ -1,0 +1,64 @@
+"""What the verbs do for an ordinary user, run as one: `rootless_verbs.py DIRECTORY` prints ok."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import carrel
+from carrel.settings import load_settings
+from carrel.system import layers
+from carrel.system.holder import Holder
+from sources.yard import listing, random_tree
+
+
+def main(top: str) -> None:
+    assert os.geteuid() != 0
+    origin = f"{top}/origin"
+    os.mkdir(origin)
+    random_tree(origin, 4)
+    with open(f"{origin}/text", "w") as file:
+        file.write("one\n")
+    settings = load_settings({"HOME": top}, top, system_directory=f"{top}/no-etc")
+    if not layers.try_mechanism("rootless-overlay", top)[0]:
+        sys.exit(77)
+    with carrel.open(f"{top}/home", settings=settings) as workspaces:
+        try:
+            tell(workspaces, origin)
+        finally:
+            Holder(f"{top}/home/workspaces/.carrel").stop()
+    print("ok")
+
+
+def tell(workspaces: carrel.local.Local, origin: str) -> None:
+    before = listing(origin)
+    desk = workspaces.create(f"overlay:{origin}", id="t/a")
+    assert desk.filled["mechanism"] == "rootless-overlay"
+    workspaces.write_file(desk.id, "work/text", "two\n")
+    assert listing(origin) == before
+    forks = workspaces.fork(desk.id, count=2)
+    workspaces.write_file(forks[0].id, "work/text", "three\n")
+    texts = [workspaces.read_text(each.id, "work/text") for each in (desk, *forks)]
+    assert texts == ["two\n", "three\n", "two\n"]
+    assert [change.path for change in workspaces.diff(forks[1].id).changes] == ["text"]
+    grown = workspaces.create(id="grown/a")
+    workspaces.write_file(grown.id, "work/x", "x")
+    (fork,) = workspaces.fork(grown.id)
+    assert fork.filled["mechanism"] == "rootless-overlay"
+    assert workspaces.read_text(fork.id, "work/x") == workspaces.read_text(grown.id, "work/x") == "x"
+    workspaces.add_template("made", workspace=desk.id)
+    assert workspaces.read_text(workspaces.create("template:made").id, "work/text") == "two\n"
+    workspaces.apply(desk.id)
+    with open(f"{origin}/text") as file:
+        assert file.read() == "two\n"
+    every = [each.id for each in workspaces.list()]
+    workspaces.destroy(*every, force=True)
+    workspaces.undo()
+    assert workspaces.read_text(forks[0].id, "work/text") == "three\n"
+    workspaces.destroy(*every, force=True)
+    workspaces.sweep(everything=True)
+    assert workspaces.repair() == []
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +17,7 @@ import pytest
 import carrel
 from carrel.errors import WorkspaceExists
 from carrel.settings import Settings
+from carrel.store import open_log
 from situations import check_whole, fork, wait, wait_all
 
 WRITERS = 8
@@ -169,3 +173,39 @@ def test_undo_and_sweep_at_once_never_both_win(shared: Shared) -> None:
         assert sum(states.values()) == 20
         assert set(states) <= {"ready", "purged", "destroyed"}
         check_whole(workspaces, shared.path)
+
+
+def test_many_first_users_of_a_home_all_get_in(tmp_path: Path) -> None:
+    """Changing a new file to write-ahead logging is the one moment at which SQLite does not wait for others."""
+    script = "import sys; from carrel.store import open_log; log = open_log(sys.argv[1]); print(log.last_position())"
+    for number in range(6):
+        path = str(tmp_path / f"log{number}.db")
+        users = [
+            subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            for _ in range(8)
+        ]
+        for user in users:
+            out, err = user.communicate(timeout=60)
+            assert (user.returncode, out) == (0, b"0\n"), err.decode()
+
+
+def test_another_connection_does_not_take_our_locks_away(tmp_path: Path) -> None:
+    """POSIX locks of a process go when any descriptor of the file is closed: opening must not open and close it."""
+    path = str(tmp_path / "log.db")
+    log = open_log(path)
+    log.last_position()
+    before = _locks_on(path)
+    assert before
+    seen: list[int] = []
+    thread = threading.Thread(target=lambda: seen.append(open_log(path).last_position()))
+    thread.start()
+    thread.join()
+    assert seen == [0]
+    assert _locks_on(path) >= before
+    log.close()
+
+
+def _locks_on(path: str) -> int:
+    inode = os.stat(path).st_ino
+    with open("/proc/locks") as table:
+        return sum(f":{inode} " in line and f" {os.getpid()} " in line for line in table)

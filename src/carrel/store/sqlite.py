@@ -178,20 +178,39 @@ class _Connection:
         self.execute = self._db.execute
         self._durable: bool | None = None
 
-    @staticmethod
-    def _connect(path: str) -> sqlite3.Connection:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite itself would let others read
+    def _connect(self, path: str) -> sqlite3.Connection:
+        try:  # SQLite itself would let others read it
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            pass  # and is not to be opened here: closing it again would drop the locks of this process's connections
         db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
-            if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-                raise StoreUnavailable(
-                    f"SQLite cannot use write-ahead logging at {path}",
-                    hint="put the home on a local file system",
-                )
+            if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                self._use_wal(db, path)
         except BaseException:
             db.close()
             raise
         return db
+
+    def _use_wal(self, db: sqlite3.Connection, path: str) -> None:
+        """Change the mode of a new file. SQLite does not wait for others here, so we do; writers stand at the lock."""
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        try:
+            end = time.monotonic() + BUSY_SECONDS
+            while True:
+                try:
+                    mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+                    break
+                except sqlite3.OperationalError as error:
+                    if "locked" not in str(error) or time.monotonic() > end:
+                        raise
+                    time.sleep(0.002)
+        finally:
+            fcntl.flock(self.lock, fcntl.LOCK_UN)
+        if mode != "wal":
+            raise StoreUnavailable(
+                f"SQLite cannot use write-ahead logging at {path}", hint="put the home on a local file system"
+            )
 
     def be_durable(self, durable: bool) -> None:
         """FULL syncs at each commit; NORMAL leaves that to the next durable one, which covers it."""

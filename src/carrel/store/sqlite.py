@@ -10,7 +10,7 @@ import fcntl
 import os
 import time
 from _thread import _local
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from carrel.errors import CarrelError, DiskFull, FilesystemError, PermissionDenied, StoreUnavailable, from_os
 
@@ -179,10 +179,10 @@ class _Connection:
         self._durable: bool | None = None
 
     def _connect(self, path: str) -> sqlite3.Connection:
-        try:  # SQLite itself would let others read it
+        # SQLite itself would let others read a new file. One that is there must not be opened here: closing it again
+        # would drop the locks of all connections of this process.
+        with suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        except FileExistsError:
-            pass  # and is not to be opened here: closing it again would drop the locks of this process's connections
         db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":

@@ -62,7 +62,7 @@ def test_the_story_of_a_state(aw: Aw, work: Path, origin: Path) -> None:
     assert aw("restore", "fix/a", "good", "work/README.md").code == 0
     assert aw("diff", "fix/a", "--name-only", "README.md", "more").out == "README.md\nmore\n"
     assert aw("diff", "fix/a", "README.md").out.startswith("diff --git a/README.md b/README.md")
-    assert " 1 file changed, 1 lines added, 0 removed" in aw("diff", "fix/a", "--stat", "more").out
+    assert " 1 file changed, 1 line added, 0 removed" in aw("diff", "fix/a", "--stat", "more").out
     before = read(origin)
     assert aw("apply", "fix/a", "README.md", "more").out == "wrote README.md\nwrote more\n"
     assert "commit " in aw("apply", "fix/a", "--to", "branch:agent", "-m", "The rest").out

@@ -143,8 +143,8 @@ def stat_text(changes: tuple[Change, ...], most: int = 40) -> str:
     if len(changes) > most:
         lines.append(f" … and {len(changes) - most} more")
     added, removed = sum(change.added for change in changes), sum(change.removed for change in changes)
-    count = len(changes)
-    lines.append(f" {count} file{'s' if count != 1 else ''} changed, {added} lines added, {removed} removed")
+    files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
+    lines.append(f" {files} changed, {added} line{'s' if added != 1 else ''} added, {removed} removed")
     return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 
 from carrel.cli.door import Command, add_ids, ids_of, style, table
-from carrel.errors import InvalidUsage
+from carrel.errors import CarrelError, InvalidUsage
 from carrel.model.text import printable
 
 TYPE_CHECKING = False
@@ -275,12 +275,17 @@ def _report(
 def _say_what_next(door: Door, workspace: Workspace) -> None:
     from carrel.cli.snapshot import stat_text
 
-    changes = door.workspaces.diff(workspace.id).changes
+    try:
+        changes = door.workspaces.diff(workspace.id).changes
+    except CarrelError as error:  # the exit code stays the command's, whatever is wrong with looking
+        print(f"  what changed cannot be shown: {printable(error.message)}", file=sys.stderr)
+        return
     print(stat_text(changes, most=12), file=sys.stderr)
     name = printable(workspace.id)
     if changes:
+        has_origin = not workspace.source.startswith(("empty", "template:", "clone:"))
         print(f"\n  look       aw diff {name}", file=sys.stderr)
-        print(f"  keep       aw apply {name}", file=sys.stderr)
+        print(f"  keep       aw apply {name}{'' if has_origin else ' --to patch:FILE'}", file=sys.stderr)
         print(f"  throw away aw destroy {name} --force", file=sys.stderr)
     else:
         print(f"\n  workspace  {name}", file=sys.stderr)

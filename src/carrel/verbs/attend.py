@@ -8,20 +8,13 @@ from carrel.verbs.run import get, output, run_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
     from carrel.home import Home
     from carrel.system.sockets import Stream
 
 _CHUNK = 65536
-
-
-def show_output(home: Home, run_id: str, write: Callable[[int, bytes], None]) -> None:
-    """Hand every piece of output (stream 1 or 2, bytes) to `write` as it comes, until the run has ended."""
-    for frame in output(home, run_id, follow=True):
-        if frame.stream in (1, 2):
-            write(frame.stream, frame.data)
 
 
 def feed_input(home: Home, run_id: str, source: int) -> None:

@@ -113,6 +113,11 @@ def _build(
     except BaseException as error:
         fail(home, task, stated, place, final, error)
         raise as_ours(error, stated["workspace_id"]) from error
+    return record_created(home, task, stated, filled, digest, base)
+
+
+def record_created(home: Home, task: str, stated: dict[str, Any], filled: Filled, digest: str, base: str) -> Workspace:
+    """Write down that the workspace stands, and give it."""
     fact = WorkspaceCreated(
         **{key: stated[key] for key in ("workspace_id", "agent_id", "uid", "workspace_path", "source", "config")},
         filled=filled.as_dict(),

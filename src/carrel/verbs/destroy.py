@@ -115,14 +115,14 @@ def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
 
 def _end_runs(home: Home, workspace: Workspace, *, force: bool) -> None:
     """Refuse while something runs in the workspace, or stop it if that is what was asked for."""
-    active = _active(home, workspace)
+    active = show.active_runs(home, workspace)
     if not active:
         return
     if any(record.get("box") for record in active):
         from carrel.verbs.keep import make_way
 
         make_way(home, workspace)
-        active = _active(home, workspace)
+        active = show.active_runs(home, workspace)
     from carrel.verbs.run import settle, stop
 
     for record in active:
@@ -134,11 +134,6 @@ def _end_runs(home: Home, workspace: Workspace, *, force: bool) -> None:
                 hint=f"aw stop {record['run_id']}, or --force",
             )
         stop(home, record["run_id"])
-
-
-def _active(home: Home, workspace: Workspace) -> list[dict[str, Any]]:
-    found = home.log.find_all("run", task=workspace.task_id, live_only=True)
-    return [record for record in found if record["uid"] == workspace.uid]
 
 
 def detach(home: Home, workspace: Workspace) -> None:

@@ -6,11 +6,20 @@ import os
 
 from carrel.errors import Conflict, Invalid, WorkspaceExists
 from carrel.model.config import parse_config
-from carrel.model.event import WorkspaceCreated, WorkspaceCreating, WorkspaceRelayered
+from carrel.model.event import WorkspaceCreating, WorkspaceRelayered
 from carrel.model.names import format_id, parse_id
 from carrel.sources import attach
 from carrel.verbs import show
-from carrel.verbs.create import as_ours, fail, fill_options, materialise, place_of, rename_into_place, write_metadata
+from carrel.verbs.create import (
+    as_ours,
+    fail,
+    fill_options,
+    materialise,
+    place_of,
+    record_created,
+    rename_into_place,
+    write_metadata,
+)
 from carrel.verbs.destroy import attach as attach_workspace
 from carrel.verbs.destroy import filled_in
 from carrel.verbs.keep import make_way
@@ -124,14 +133,7 @@ def _build(
     except BaseException as error:
         fail(home, task, stated, place, final, error)
         raise as_ours(error, stated["workspace_id"]) from error
-    fact = WorkspaceCreated(
-        **{key: stated[key] for key in ("workspace_id", "agent_id", "uid", "workspace_path", "source", "config")},
-        filled=filled.as_dict(),
-        metadata_digest=digest,
-        base=base,
-    )
-    home.record(task, fact)
-    return show.by_uid(home, stated["uid"])
+    return record_created(home, task, stated, filled, digest, base)
 
 
 def _fill(home: Home, parent: Workspace, place: Place, config: Config, progress: Callable[[str], None]) -> Filled:
@@ -141,7 +143,7 @@ def _fill(home: Home, parent: Workspace, place: Place, config: Config, progress:
     os.mkdir(place.root, 0o755)
     attach_workspace(home, parent)
     filled, parent_place = filled_in(home, parent)
-    active = _active(home, parent)
+    active = [record["run_id"] for record in show.active_runs(home, parent)]
     made, parent_filled = fork_files(filled, parent_place, place, fill_options(home, config), progress)
     if parent_filled != filled:
         # A crash before this loses nothing: what the parent is made of stands in its stack.
@@ -153,11 +155,6 @@ def _fill(home: Home, parent: Workspace, place: Place, config: Config, progress:
         for path in (place.root, f"{place.root}/tmp"):
             os.chown(path, *place.owner)
     return made.replace(notes=[*(f"taken while {run_id} was at work" for run_id in active), *made.notes])
-
-
-def _active(home: Home, workspace: Workspace) -> list[str]:
-    found = home.log.find_all("run", task=workspace.task_id, live_only=True)
-    return [str(record["run_id"]) for record in found if record["uid"] == workspace.uid]
 
 
 def _go_back(home: Home, parent: Workspace, child: Workspace, snapshot: str) -> None:

@@ -221,8 +221,7 @@ def _announce(home: Home, workspace: Workspace, run_id: str, spec: RunSpec) -> N
     if workspace.state != "ready":
         raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {workspace.id}")
     attach(home, workspace)
-    active = home.log.find_all("run", task=workspace.task_id, live_only=True)
-    busy = [Run(**record) for record in active if record["uid"] == workspace.uid]
+    busy = [Run(**record) for record in show.active_runs(home, workspace)]
     if busy and not spec.concurrent:
         raise _busy(workspace, busy[0])
     before = _keep(home, workspace, "before_run") if not busy else None

@@ -8,6 +8,8 @@ from carrel.model.workspace import Workspace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from carrel.home import Home
     from carrel.model.names import WorkspaceId
 
@@ -65,6 +67,12 @@ def public_mount(home: Home, workspace: Workspace) -> str:
     from carrel.model.digest import blake2b
 
     return f"/mnt/{blake2b(workspace.uid.encode(), digest_size=6).hexdigest()}"
+
+
+def active_runs(home: Home, workspace: Workspace) -> list[dict[str, Any]]:
+    """The records of the runs that are at work in the workspace."""
+    found = home.log.find_all("run", task=workspace.task_id, live_only=True)
+    return [record for record in found if record["uid"] == workspace.uid]
 
 
 def check_here(home: Home, workspace: Workspace) -> Workspace:

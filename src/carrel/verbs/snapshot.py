@@ -61,8 +61,7 @@ def keep(home: Home, workspace: Workspace, *, cause: str, label: str = "", live:
 
 def is_live(home: Home, workspace: Workspace) -> bool:
     """Whether a run is active in the workspace."""
-    active = home.log.find_all("run", task=workspace.task_id, live_only=True)
-    return any(record["uid"] == workspace.uid for record in active)
+    return bool(show.active_runs(home, workspace))
 
 
 def snapshots(home: Home, workspace_id: str) -> list[Snapshot]:

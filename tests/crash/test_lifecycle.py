@@ -234,7 +234,8 @@ def test_a_kill_of_the_repair_itself_is_repaired(homes: Callable[[], str], setti
 # -- the same, at every system call ------------------------------------------------------------------------------------
 
 CALLS = (
-    "mkdir,mkdirat,rename,renameat,renameat2,unlink,unlinkat,rmdir,link,linkat,symlink,symlinkat,chown,fchown,fchownat,"
+    "openat,mkdir,mkdirat,rename,renameat,renameat2,"
+    "unlink,unlinkat,rmdir,link,linkat,symlink,symlinkat,chown,fchown,fchownat,"
     "chmod,fchmod,fchmodat,write,pwrite64,pwritev,fsync,fdatasync,ftruncate,fallocate,flock,fcntl,utimensat,mknod,mknodat"
 )
 

@@ -26,6 +26,7 @@ from carrel.errors import (
 from carrel.home import Home
 from carrel.local import Local
 from carrel.settings import Settings
+from needs import need_root
 from situations import check_whole, directories_of, names_in, tree_of
 
 
@@ -119,8 +120,7 @@ def test_the_home_is_closed_to_others_and_the_agents_part_is_the_agents(workspac
 
 
 def test_the_settings_say_who_the_agent_is(home_path: str, settings: Settings) -> None:
-    if os.geteuid() != 0:
-        return
+    need_root()
     changed = settings.replace(sandbox=settings.sandbox.replace(uid=4711))
     with carrel.open(home_path, settings=changed) as workspaces:
         assert os.stat(workspaces.create(id="t/a").path + "/work").st_uid == 4711

@@ -11,4 +11,12 @@ ready="$here/.venv/.run-ready"
 if [ ! -e "$ready" ] || [ "$here/requirements/run.txt" -nt "$ready" ]; then
     sh "$here/requirements/install" run >&2
 fi
+case " $* " in # what the doors for programs need is fetched when one of them is opened
+    *" serve "* | *" mcp "* | *" s3://"*)
+        ready="$here/.venv/.server-ready"
+        if [ ! -e "$ready" ] || [ "$here/requirements/server.txt" -nt "$ready" ]; then
+            sh "$here/requirements/install" server >&2
+        fi
+        ;;
+esac
 exec "$here/.venv/bin/python" -I -c 'from carrel.cli import command; command()' "$@"

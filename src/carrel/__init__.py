@@ -26,11 +26,13 @@ def open(
     actor_id: str = "owner",
     correlation_id: str = "",
     causation_id: str = "",
+    agent_of: str | None = None,
     starts_run: bool = False,
 ) -> Local:
     """Open a home on this machine: the one named, else AW_HOME, else the usual place. It is made at first use.
 
     The actor and the ids go into every event that this opener causes; see `Workspaces.acting_as` for others.
+    `agent_of` makes it an agent's: only that workspace ("" for any), and under its policy.
     A process without threads that will start one run says so with `starts_run`: its supervisor is forked beforehand.
     """
     import os
@@ -49,5 +51,5 @@ def open(
         from carrel.verbs.run import Runner
 
         runner = Runner(path, settings)
-    caller = Caller(actor_id=actor_id, correlation_id=correlation_id, causation_id=causation_id)
+    caller = Caller(actor_id=actor_id, correlation_id=correlation_id, causation_id=causation_id, agent_of=agent_of)
     return Local(Home.open(path, settings, caller), directory, runner)

@@ -74,8 +74,10 @@ class Local:
             self._runner.close()
         self._home.close()
 
-    def acting_as(self, actor_id: str, *, correlation_id: str = "", causation_id: str = "") -> Self:
-        caller = Caller(actor_id=actor_id, correlation_id=correlation_id, causation_id=causation_id)
+    def acting_as(
+        self, actor_id: str, *, correlation_id: str = "", causation_id: str = "", agent_of: str | None = None
+    ) -> Self:
+        caller = Caller(actor_id=actor_id, correlation_id=correlation_id, causation_id=causation_id, agent_of=agent_of)
         return type(self)(self._home.acting_as(caller), self._directory)
 
     # -- lifecycle --

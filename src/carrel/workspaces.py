@@ -310,8 +310,11 @@ if TYPE_CHECKING:
             """Forget a template."""
 
         # -- the opener --
-        def acting_as(self, actor_id: str, *, correlation_id: str = "", causation_id: str = "") -> Self:
-            """The same verbs on behalf of somebody else; the ids go into every event."""
+        def acting_as(
+            self, actor_id: str, *, correlation_id: str = "", causation_id: str = "", agent_of: str | None = None
+        ) -> Self:
+            """The same verbs on behalf of somebody else; the ids go into every event. `agent_of` is the only workspace
+            that an agent has ("" for any), and makes its policy judge what is done."""
 
         def close(self) -> None:
             """Let go of everything; cleans up first if the settings say so."""

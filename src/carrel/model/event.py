@@ -411,6 +411,9 @@ class Caller(Value):
     actor_id: str = "owner"
     correlation_id: str = ""
     causation_id: str = ""
+    # None is the owner, whose word is enough. An agent is judged by the policy of the workspace that it acts on, and
+    # has only this one; "" is an agent that was given no workspace and may ask for any.
+    agent_of: str | None = None
 
     def metadata(self) -> dict[str, Any]:
         """The ids that tie an event to what caused it."""

@@ -180,6 +180,13 @@ class FileExists(Conflict):
     code = "file_exists"
 
 
+class FileChanged(Conflict):
+    """The file is not the one that the caller had seen."""
+
+    code = "file_changed"
+    http_status = 412
+
+
 class OriginMoved(Conflict):
     """The origin changed since the workspace was made."""
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from carrel.model.change import Change, Diff
+    from carrel.model.edit import Edit
     from carrel.model.event import Event
     from carrel.model.operation import Operation
     from carrel.model.run import Command, Run
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
     from carrel.snapshots.restore import Restored
     from carrel.store.log import Verification
     from carrel.system.files import Entry, Gone, Stat, Written
-    from carrel.system.search import Found, Matches
+    from carrel.system.search import Found, Matches, Named
     from carrel.system.walk import Tree
     from carrel.verbs.apply import Applied
     from carrel.verbs.doctor import Probe
+    from carrel.verbs.edit import Edited
     from carrel.verbs.mail import Message
     from carrel.verbs.recent import RecentFolder
     from carrel.verbs.repair import Finding
@@ -381,20 +383,37 @@ class Local:
         parents: bool = False,
         create_only: bool = False,
         append: bool = False,
+        if_digest: str | None = None,
     ) -> Written:
         from carrel.verbs import files
 
-        return files.write_file(self._home, id, path, content, parents=parents, create_only=create_only, append=append)
+        return files.write_file(
+            self._home,
+            id,
+            path,
+            content,
+            parents=parents,
+            create_only=create_only,
+            append=append,
+            if_digest=if_digest,
+        )
 
-    def delete_file(self, id: str, path: str, *, recursive: bool = False) -> Gone:
+    def edit_file(
+        self, id: str, path: str, edits: Sequence[Edit], *, dry_run: bool = False, context: int = 3
+    ) -> Edited:
+        from carrel.verbs.edit import edit_file
+
+        return edit_file(self._home, id, path, edits, dry_run=dry_run, context=context)
+
+    def delete_file(self, id: str, path: str, *, recursive: bool = False, if_digest: str | None = None) -> Gone:
         from carrel.verbs import files
 
-        return files.delete_file(self._home, id, path, recursive=recursive)
+        return files.delete_file(self._home, id, path, recursive=recursive, if_digest=if_digest)
 
-    def move_file(self, id: str, path: str, to: str, *, replace: bool = False) -> Gone:
+    def move_file(self, id: str, path: str, to: str, *, replace: bool = False, if_digest: str | None = None) -> Gone:
         from carrel.verbs import files
 
-        return files.move_file(self._home, id, path, to, replace=replace)
+        return files.move_file(self._home, id, path, to, replace=replace, if_digest=if_digest)
 
     def make_directory(self, id: str, path: str, *, parents: bool = False) -> None:
         from carrel.verbs import files
@@ -423,6 +442,13 @@ class Local:
         from carrel.verbs import files
 
         return files.stat_file(self._home, id, path)
+
+    def list_paths(
+        self, id: str, path: str = ".", *, pattern: str = "**", exclude: Sequence[str] = ()
+    ) -> Sequence[Named]:
+        from carrel.verbs import files
+
+        return files.list_paths(self._home, id, path, pattern=pattern, exclude=exclude)
 
     def search_names(self, id: str, pattern: str, path: str = ".") -> Found:
         from carrel.verbs import files

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol, Self
 
     from carrel.model.change import Change, Diff
+    from carrel.model.edit import Edit
     from carrel.model.event import Event
     from carrel.model.operation import Operation
     from carrel.model.run import Command, Run
@@ -20,10 +21,11 @@ if TYPE_CHECKING:
     from carrel.snapshots.restore import Restored
     from carrel.store.log import Verification
     from carrel.system.files import Entry, Gone, Stat, Written
-    from carrel.system.search import Found, Matches
+    from carrel.system.search import Found, Matches, Named
     from carrel.system.walk import Tree
     from carrel.verbs.apply import Applied
     from carrel.verbs.doctor import Probe
+    from carrel.verbs.edit import Edited
     from carrel.verbs.mail import Message
     from carrel.verbs.recent import RecentFolder
     from carrel.verbs.repair import Finding
@@ -190,13 +192,21 @@ if TYPE_CHECKING:
             parents: bool = False,
             create_only: bool = False,
             append: bool = False,
+            if_digest: str | None = None,
         ) -> Written:
-            """Give a file new content, all of it or nothing."""
+            """Give a file new content, all of it or nothing; with `if_digest` only if its SHA-256 is still that."""
 
-        def delete_file(self, id: str, path: str, *, recursive: bool = False) -> Gone:
+        def edit_file(
+            self, id: str, path: str, edits: Sequence[Edit], *, dry_run: bool = False, context: int = 3
+        ) -> Edited:
+            """Replace texts in a file, all of them or none, and give the difference."""
+
+        def delete_file(self, id: str, path: str, *, recursive: bool = False, if_digest: str | None = None) -> Gone:
             """Remove a file, or a directory with all that is in it."""
 
-        def move_file(self, id: str, path: str, to: str, *, replace: bool = False) -> Gone:
+        def move_file(
+            self, id: str, path: str, to: str, *, replace: bool = False, if_digest: str | None = None
+        ) -> Gone:
             """Give a file or directory another name."""
 
         def make_directory(self, id: str, path: str, *, parents: bool = False) -> None:
@@ -216,6 +226,12 @@ if TYPE_CHECKING:
 
         def stat_file(self, id: str, path: str) -> Stat:
             """What is at a path."""
+
+        def list_paths(
+            self, id: str, path: str = ".", *, pattern: str = "**", exclude: Sequence[str] = ()
+        ) -> Sequence[Named]:
+            """Everything below a directory whose path from there matches a glob, links as links; what matches one of
+            `exclude` is left out with all that is in it."""
 
         def search_names(self, id: str, pattern: str, path: str = ".") -> Found:
             """The paths whose name matches a glob."""

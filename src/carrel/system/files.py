@@ -16,6 +16,7 @@ from stat import S_IMODE, S_ISBLK, S_ISCHR, S_ISDIR, S_ISFIFO, S_ISLNK, S_ISREG,
 
 from carrel.errors import FileExists, InvalidPath, NotADirectory
 from carrel.model.value import Value
+from carrel.system.birth import birth_time
 from carrel.system.folders import make_directory as make_directory
 from carrel.system.paths import HANDLE, Root, rename_no_replace, reopen
 from carrel.system.reading import MAX_DIGEST_BYTES, digest_of
@@ -46,6 +47,8 @@ class Stat(Value):
     allocated: int  # bytes on the disk; a sparse file has fewer than its size
     mode: int  # permission bits
     mtime: float
+    atime: float = 0.0
+    born: float = 0.0  # 0 where the file system does not know
     target: str | None = None  # the text of a link
 
 
@@ -78,6 +81,7 @@ def stat(root: Root, path: Path) -> Stat:
         fd = root.open_path(raw, os.O_NOFOLLOW)
         try:
             found = os.fstat(fd)
+            born = birth_time(fd)
             kind = kind_of(found.st_mode)
             target = os.fsdecode(os.readlink(b"", dir_fd=fd)) if kind == "link" else None
         finally:
@@ -90,6 +94,8 @@ def stat(root: Root, path: Path) -> Stat:
         allocated=found.st_blocks * 512,
         mode=S_IMODE(found.st_mode),
         mtime=found.st_mtime,
+        atime=found.st_atime,
+        born=born,
         target=target,
     )
 

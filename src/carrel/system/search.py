@@ -18,13 +18,14 @@ from carrel.system.walk import Limits, Walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Self
 
 MAX_MATCHES = 1_000
 MAX_SEARCHED_BYTES = 4 << 20  # a larger file is skipped
 _MAX_LINE = 400  # bytes of a matching line that are shown
 _BINARY_PROBE = 8192
+_MAX_ALTERNATIVES = 64  # of a pattern with braces
 
 
 class Found(Value):
@@ -32,6 +33,13 @@ class Found(Value):
 
     paths: list[str]
     truncated: bool  # there were more than `max_matches`
+
+
+class Named(Value):
+    """Something that has a name below the directory that was searched."""
+
+    path: str
+    kind: str  # as in a listing: file directory link fifo socket device
 
 
 class Match(Value):
@@ -68,6 +76,39 @@ def find_names(
             if len(paths) > max_matches:
                 return Found(paths=sorted(paths[:max_matches]), truncated=True)
     return Found(paths=sorted(paths), truncated=False)
+
+
+def find_paths(
+    root: Root,
+    path: str | bytes = ".",
+    *,
+    pattern: str = "**",
+    exclude: Sequence[str] = (),
+    limits: Limits | None = None,
+) -> list[Named]:
+    """Everything whose path from `path` matches a glob, in order; nothing below what `exclude` matches is looked at."""
+    from carrel.system.files import kind_of
+
+    wanted = path_matcher(pattern)
+    unwanted = [path_matcher(each) for each in exclude]
+    found: list[Named] = []
+    with Walk(root, path, limits) as walk:
+        for visit in walk:
+            prefix = visit.prefix()
+            left_out = set()
+            for item in visit.entries or ():
+                name = prefix + item.name
+                if any(matches(name) for matches in unwanted):
+                    left_out.add(item.name)
+                elif wanted(name):
+                    try:
+                        found.append(Named(path=name, kind=kind_of(item.stat(follow_symlinks=False).st_mode)))
+                    except OSError:
+                        continue  # gone since its name was read
+            if left_out:
+                visit.subdirectories = [name for name in visit.subdirectories if name not in left_out]
+    found.sort(key=lambda each: each.path)
+    return found
 
 
 def find_text(
@@ -269,10 +310,21 @@ def glob_matcher(pattern: str) -> Callable[[str], object]:
     `fnmatch` makes expressions that never go back over what a star took, and components are matched one by one, so
     that no pattern and no name makes this slow.
     """
+    if "/" not in pattern:
+        from fnmatch import translate
+
+        return re.compile(translate(pattern)).match
+    return path_matcher(pattern)
+
+
+def path_matcher(pattern: str) -> Callable[[str], object]:
+    """A glob for whole paths: without a slash it stands for one name at the top, unless it is `**`."""
+    alternatives = _without_braces(pattern)
+    if len(alternatives) > 1:
+        matchers = [path_matcher(each) for each in alternatives]
+        return lambda path: any(matches(path) for matches in matchers)
     from fnmatch import translate
 
-    if "/" not in pattern:
-        return re.compile(translate(pattern)).match
     parts = [None if part == "**" else re.compile(translate(part)).match for part in pattern.strip("/").split("/")]
 
     def reached(states: set[int]) -> set[int]:
@@ -292,3 +344,19 @@ def glob_matcher(pattern: str) -> Callable[[str], object]:
         return len(parts) in states
 
     return matches
+
+
+def _without_braces(pattern: str) -> list[str]:
+    """`*.{js,ts}` means `*.js` and `*.ts`; a pattern that would mean too many is taken as it stands."""
+    found, done = [pattern], False
+    while not done and len(found) <= _MAX_ALTERNATIVES:
+        done = True
+        for at, each in enumerate(found):
+            inner = re.search(r"\{([^{}/]*,[^{}/]*)\}", each)
+            if inner:
+                found[at : at + 1] = [
+                    each[: inner.start()] + part + each[inner.end() :] for part in inner.group(1).split(",")
+                ]
+                done = False
+                break
+    return found if len(found) <= _MAX_ALTERNATIVES else [pattern]

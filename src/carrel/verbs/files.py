@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from carrel.errors import CarrelError, FilesystemError, InvalidPath
+from carrel.errors import CarrelError, FileChanged, FilesystemError, InvalidPath
 from carrel.model.digest import sha256
 from carrel.model.event import DirectoryMade, FileChangeFailed, FileDeleted, FileMoved, FileRead, FileWritten
 from carrel.system import files, search, walk
@@ -20,13 +20,13 @@ from carrel.verbs.destroy import attach, filled_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from carrel.home import Home
     from carrel.model.workspace import Workspace
     from carrel.system.files import Entry, Gone, Stat, Written
-    from carrel.system.search import Found, Matches
+    from carrel.system.search import Found, Matches, Named
     from carrel.system.walk import Limits, Tree
 
 MIB = 1 << 20
@@ -90,8 +90,12 @@ def write_file(
     parents: bool = False,
     create_only: bool = False,
     append: bool = False,
+    if_digest: str | None = None,
 ) -> Written:
-    """Make the content that of a file, or add it at the end: all of it, or nothing changes."""
+    """Make the content that of a file, or add it at the end: all of it, or nothing changes.
+
+    With `if_digest` only a file that has this SHA-256 now: nobody's work in between is lost. It is FileChanged else.
+    """
     if append and create_only:
         raise InvalidPath("a file that must be new has no end to append to", hint="choose one of the two")
     data = content.encode() if isinstance(content, str) else content
@@ -99,6 +103,7 @@ def write_file(
     with locate(home, workspace_id, path) as spot, _recorded(home, spot) as record:
 
         def ready(written: Written) -> None:
+            _check_digest(spot, if_digest, written.digest_before)
             record(FileWritten, size=written.size, digest=written.digest, digest_before=written.digest_before)
 
         if append:
@@ -108,22 +113,28 @@ def write_file(
         )
 
 
-def delete_file(home: Home, workspace_id: str, path: str, *, recursive: bool = False) -> Gone:
+def delete_file(
+    home: Home, workspace_id: str, path: str, *, recursive: bool = False, if_digest: str | None = None
+) -> Gone:
     """Remove a file, a link, an empty directory, or with `recursive` a directory with all that is in it."""
     with locate(home, workspace_id, path) as spot, _recorded(home, spot) as record:
 
         def ready(gone: Gone) -> None:
+            _check_digest(spot, if_digest, gone.digest)
             record(FileDeleted, kind=gone.kind, size=gone.size, digest_before=gone.digest)
 
         return files.delete(spot.root, spot.path, recursive=recursive, limits=_limits(home), ready=ready)
 
 
-def move_file(home: Home, workspace_id: str, path: str, to: str, *, replace: bool = False) -> Gone:
+def move_file(
+    home: Home, workspace_id: str, path: str, to: str, *, replace: bool = False, if_digest: str | None = None
+) -> Gone:
     """Give a file or directory another name in the workspace; what is there is kept unless `replace`."""
     with locate(home, workspace_id, path) as spot, _recorded(home, spot) as record:
         there = _from_the_same(spot, path, to)
 
         def ready(gone: Gone) -> None:
+            _check_digest(spot, if_digest, gone.digest)
             record(FileMoved, to=spot.root.public(there), kind=gone.kind, size=gone.size, digest=gone.digest)
 
         return files.move(spot.root, spot.path, there, replace=replace, ready=ready)
@@ -160,6 +171,14 @@ def tree_json(home: Home, workspace_id: str, path: str = ".") -> Iterator[bytes]
         yield from walk.tree_json(spot.root, spot.path, limits=_limits(home))
 
 
+def list_paths(
+    home: Home, workspace_id: str, path: str = ".", *, pattern: str = "**", exclude: Sequence[str] = ()
+) -> list[Named]:
+    """Everything below a directory whose path from there matches a glob; links as links, and never through them."""
+    with locate(home, workspace_id, path) as spot:
+        return search.find_paths(spot.root, spot.path, pattern=pattern, exclude=exclude, limits=_limits(home))
+
+
 def search_names(home: Home, workspace_id: str, pattern: str, path: str = ".") -> Found:
     """The paths whose name matches a glob."""
     with locate(home, workspace_id, path) as spot:
@@ -194,6 +213,15 @@ def _from_the_same(spot: Spot, path: str, to: str) -> str:
             hint="write it there, then delete it here",
         )
     return to[len("work") :].lstrip("/")
+
+
+def _check_digest(spot: Spot, wanted: str | None, found: str | None) -> None:
+    if wanted is not None and wanted != found:
+        raise FileChanged(
+            f"{spot.root.shown(spot.path)} is not what it was when it was read",
+            hint="read it again and decide anew",
+            details={"digest": found},
+        )
 
 
 def _digest(data: bytes) -> str:

@@ -1,0 +1,46 @@
+"""Edit a text file: replace what stands there by what shall, and show the difference."""
+
+from __future__ import annotations
+
+from carrel.errors import Invalid
+from carrel.model.digest import sha256
+from carrel.model.edit import Edit, apply_edits
+from carrel.model.value import Value
+from carrel.verbs import files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from carrel.home import Home
+
+
+class Edited(Value):
+    """What an edit did, or would do."""
+
+    before: str
+    after: str
+    hunks: str  # a unified diff without its header
+
+
+def edit_file(
+    home: Home, workspace_id: str, path: str, edits: Sequence[Edit], *, dry_run: bool = False, context: int = 3
+) -> Edited:
+    """Replace texts in a file, all of them or none. Raises Invalid for an old text that is not there, and FileChanged
+    when somebody else wrote the file meanwhile."""
+    data = files.read_file(home, workspace_id, path)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise Invalid(f"{path} is not UTF-8 text", hint="write it as a whole instead") from None
+    after = apply_edits(text, edits)
+    if not dry_run:
+        files.write_file(home, workspace_id, path, after, if_digest=sha256(data).hexdigest())
+    before = text.replace("\r\n", "\n")
+    return Edited(before=before, after=after, hunks=_hunks(before, after, context))
+
+
+def _hunks(before: str, after: str, context: int) -> str:
+    from carrel.snapshots.lines import hunks, split_lines
+
+    return b"".join(hunks(split_lines(before.encode()), split_lines(after.encode()), context)).decode()

@@ -495,13 +495,15 @@ def test_an_impossible_event_with_a_good_hash_is_found_too(store: Store, a_told_
     row = store.run("SELECT * FROM events WHERE position = 9")[0]
     last = store.run("SELECT hash FROM events WHERE position = 8")[0][0]
     data = row[4].replace('"word"', '"uid"')
-    fields = (last, row[1], str(row[2]), row[3], data, row[5], row[6], row[7])
-    digest = hashlib.sha256("\0".join(fields).encode()).hexdigest()
+    fields = (row[1], str(row[2]), row[3], data, row[5], row[6], row[7])
+    link = hashlib.sha256("\0".join(fields).encode()).hexdigest()
+    digest = hashlib.sha256(f"{last}\0{link}".encode()).hexdigest()
     store.run("UPDATE events SET event_data = ?, hash = ? WHERE position = 9", (data, digest))
     store.run("UPDATE streams SET hash = ? WHERE stream = 't1'", (digest,))
     found = a_told_log.verify()
     assert found.broken
     assert found.broken["position"] == 9
+    assert "cannot happen now" in found.broken["problem"]
 
 
 def test_views_are_what_the_events_say_and_can_be_made_anew(store: Store, a_told_log: Log) -> None:

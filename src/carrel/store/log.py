@@ -4,8 +4,8 @@ Rules:
 1. Positions have no gaps and are given in commit order: they are taken inside a transaction that excludes every other
    writer. A reader that asks for what is after a position therefore never misses an event and never sees one twice.
 2. The stream's head (version and hash) and the views change in the transaction of the append, or not at all.
-3. Each event's hash covers the one before it in its stream and the very bytes that are stored. What was changed, left
-   out or put in later is found by `verify`. The fields are joined by NUL, which none of them can hold.
+3. Each event's hash covers the one before it in its stream and the very bytes that are stored: see `model/chain.py`.
+   What was changed, left out or put in later is found by `verify`.
 4. An append is durable when the call returns, unless it is an intent (`durable=False`): an intent that a power cut
    takes away has left nothing that its fact, which syncs both, would not have made durable too.
 """
@@ -16,7 +16,7 @@ import json
 import time
 
 from carrel.errors import Invalid, LogBroken, VersionConflict, WrongStatus
-from carrel.model.digest import sha256
+from carrel.model.chain import GENESIS, link_of, next_hash
 from carrel.model.event import EVENT_TYPES, Caller, Event
 from carrel.model.views import project
 
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 _COLUMNS = "position, stream, version, event_type, event_data, actor_id, metadata, recorded_at, hash"
 # ASCII, so that file names that are not UTF-8 (lone surrogates in Python) survive every database.
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
-GENESIS = "0" * 64
 # The end of the log and the head of a stream, in one look.
 _END = f"""SELECT coalesce(max(position), 0),
     coalesce((SELECT version FROM streams WHERE stream = ?), 0),
@@ -127,8 +126,8 @@ class Log:
                 version += 1
                 text = _dumps(data)
                 now = _timestamp()
-                chained = _chained(last_hash, stream, version, event_type, text, caller.actor_id, metadata_text, now)
-                last_hash = sha256(chained).hexdigest()
+                link = link_of(stream, version, event_type, text, caller.actor_id, metadata_text, now)
+                last_hash = next_hash(last_hash, link)
                 execute(
                     f"INSERT INTO events ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)",
                     (position, stream, version, event_type, text, caller.actor_id, metadata_text, now, last_hash),
@@ -178,6 +177,14 @@ class Log:
                 return
             after = rows[-1][0]
             left = None if left is None else left - len(rows)
+
+    def read_chain(self, stream: str) -> Iterator[tuple[int, str, str, str, str, str, str]]:
+        """Version, type, data, actor, metadata, time and hash of every event of a stream, as they are stored."""
+        after = 0
+        while rows := self._database.execute(*_select(after, stream, (), BATCH)):
+            for _, _, version, kind, data, actor, metadata, at, digest in rows:
+                yield version, kind, data, actor, metadata, at, digest
+            after = rows[-1][0]
 
     def follow(
         self,
@@ -339,8 +346,6 @@ class _MemoryRecords:
 
 
 def _verify(database: Database, progress: Callable[[int, int], None] | None) -> Verification:
-    from hashlib import sha256  # OpenSSL's, which is faster when there are many
-
     decode = _fast_decoder()
     total = int(database.execute("SELECT count(*) FROM events")[0][0])
     heads: dict[str, tuple[int, str]] = {}
@@ -355,11 +360,8 @@ def _verify(database: Database, progress: Callable[[int, int], None] | None) -> 
             problem = f"position {expected} is missing"
         elif version != last_version + 1:
             problem = f"version {last_version + 1} of the stream is missing"
-        elif (
-            digest
-            != sha256(
-                _chained(last_hash, stream, version, event_type, text, actor_id, metadata, recorded_at)
-            ).hexdigest()
+        elif digest != next_hash(
+            last_hash, link_of(stream, version, event_type, text, actor_id, metadata, recorded_at)
         ):
             problem = "the hash does not fit the event and the one before it"
         if problem:
@@ -443,10 +445,6 @@ def _event(row: Row) -> Event:
         recorded_at=row[7],
         hash=row[8],
     )
-
-
-def _chained(last: str, stream: str, version: int, kind: str, data: str, actor: str, metadata: str, at: str) -> bytes:
-    return f"{last}\0{stream}\0{version}\0{kind}\0{data}\0{actor}\0{metadata}\0{at}".encode()
 
 
 def _timestamp() -> str:

@@ -371,3 +371,17 @@ def test_nothing_that_is_promised_ever_goes(seed: int, workspaces: Local, origin
         pass_time(chance.choice((MINUTE, HOUR, HOUR, 5 * HOUR, DAY)))
     sweep()
     apply()
+
+
+def test_layers_of_forks_go_also_before_any_state_was_kept(workspaces: Local, home_path: str) -> None:
+    parent = workspaces.create(id="fix/a")
+    write(Path(parent.path, "work"), {"large.bin": "x" * 100_000})
+    workspaces.fork("fix/a", new_id="fix/b")
+    frozen = Path(workspaces._home.private, "frozen")
+    assert len(list(frozen.iterdir())) == 1
+    assert not Path(home_path, "snapshots").exists()
+    assert workspaces.sweep() == []  # both still lie on it
+    workspaces.destroy("fix/a", "fix/b", force=True)
+    workspaces.sweep(everything=True)
+    assert list(frozen.iterdir()) == []
+    assert not Path(home_path, "snapshots").exists()

@@ -148,34 +148,43 @@ def live_roots(home: Home, leaving: Leaving) -> set[str]:
 
 def collect(home: Home, leaving: Leaving, *, dry_run: bool = False) -> Freed:
     """Drop every object and shared layer that no state needs. Raises StoreDamaged, and drops nothing of either."""
-    if not os.path.isdir(f"{home.path}/snapshots"):
-        return Freed()
     # What was dropped is no longer in the log; what could not be, because somebody was at work, stays.
     now = leaving if dry_run else Leaving()
-    with open_store(home) as store:
-        try:
+    try:
+        if not os.path.isdir(f"{home.path}/snapshots"):  # nothing was kept yet, but forks have layers all the same
+            live_roots(home, now)
+            return _sweep_layers(home, set(), dry_run=dry_run)
+        with open_store(home) as store:
             return _collect(home, store, now, dry_run=dry_run)
-        except _BeingMade:
-            return Freed()  # the next time
+    except _BeingMade:
+        return Freed()  # the next time
 
 
 def _collect(home: Home, store: Store, leaving: Leaving, *, dry_run: bool) -> Freed:
     from carrel.snapshots.collect import collect as collect_objects
     from carrel.snapshots.collect import stack_keys
-    from carrel.system.measure import measure
-    from carrel.system.stack import sweep as sweep_layers
 
     done = collect_objects(store, lambda: live_roots(home, leaving), dry_run=dry_run)
     with store.hold():  # a state that is kept now lies on a stack of its workspace, which is in use by that
         keys = stack_keys(store, live_roots(home, leaving))
         find = stack_finder(home)
         kept = {layer for key in keys if (stack := find(key)) for layer in stack.layers}
-        waste = sweep_layers(home.private, keep=kept, remove=False)
-        size = sum(measure(path).bytes for path in waste)
+        freed = _sweep_layers(home, kept, dry_run=dry_run)
         if not dry_run:
-            sweep_layers(home.private, keep=kept)
             _forget_stacks(home, keys)
-    return Freed(objects=done.objects, objects_bytes=done.freed_bytes, layers=tuple(waste), layers_bytes=size)
+    return freed.replace(objects=done.objects, objects_bytes=done.freed_bytes)
+
+
+def _sweep_layers(home: Home, kept: set[str], *, dry_run: bool) -> Freed:
+    """Remove the shared layers that neither a workspace nor a state in need of `kept` lies on."""
+    from carrel.system.measure import measure
+    from carrel.system.stack import sweep
+
+    waste = sweep(home.private, keep=kept, remove=False)
+    size = sum(measure(path).bytes for path in waste)
+    if not dry_run:
+        sweep(home.private, keep=kept)
+    return Freed(layers=tuple(waste), layers_bytes=size)
 
 
 def _forget_stacks(home: Home, keys: set[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import threading
@@ -9,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from carrel.system import mounts
+from carrel.system import mount_table, mounts
 from needs import need_root
 from sources.yard import AGENT, Yard, mounts_in, yard_fixture
 
@@ -146,28 +147,75 @@ def test_unmounting_what_is_busy_is_refused_unless_lazily(yard: Yard) -> None:
         os.close(inside)
 
 
-def test_mounts_inside_a_folder_are_found_whatever_their_names(yard: Yard) -> None:
+@pytest.mark.parametrize("by_number", [True, False])
+def test_mounts_inside_a_folder_are_found_whatever_their_names(
+    yard: Yard, by_number: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not by_number:
+        monkeypatch.setattr(mount_table, "syscall", _missing)
+    memory = f"{yard.directory}/mounts"
     folder = yard.folder("a folder\nwith lines")
     lower, upper, aside, _ = _parts(yard)
     os.mkdir(f"{folder}/in side")
     mount = mounts.overlay([mounts.Lower(lower)], upper=upper, work=aside, options=OPTIONS, scratch="/nonexistent")
-    assert mounts.mounts_below(folder) == []
+    assert mount_table.mounts_below(folder, memory=memory) == []
     mounts.attach(mount, f"{folder}/in side")
     os.close(mount)
     try:
-        assert mounts.mounts_below(folder) == [f"{folder}/in side"]
-        assert mounts.mounts_below(f"{folder}/in side") == []
+        for _ in range(2):
+            assert mount_table.mounts_below(folder, memory=memory) == [f"{folder}/in side"]
+            assert mount_table.mounts_below(f"{folder}/in side", memory=memory) == []
+        assert mount_table.mounts_below(folder, memory=memory, besides=[f"{folder}/in side"]) == [f"{folder}/in side"]
     finally:
         mounts.unmount(f"{folder}/in side")
+    assert mount_table.mounts_below(folder, memory=memory) == []
 
 
-def test_a_mount_in_another_namespace_is_seen(yard: Yard) -> None:
+def _missing(*_: object) -> int:
+    raise OSError(errno.ENOSYS, "no such call")
+
+
+def test_every_mount_is_looked_at_once(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, folder = f"{yard.directory}/mounts", yard.folder("folder")
+    asked: list[int] = []
+    real = mount_table._point_of
+    monkeypatch.setattr(mount_table, "_point_of", lambda number: asked.append(number) or real(number))
+    points = [yard.folder(f"folder/{number:03}") for number in range(100)]
+    for point in points[:60]:
+        subprocess.run(["mount", "--bind", folder, point], check=True)
+    try:
+        assert mount_table.mounts_below(folder, memory=memory) == points[:60]
+        assert len(asked) >= 60
+        asked.clear()
+        assert mount_table.mounts_below(folder, memory=memory) == points[:60]
+        assert len(asked) < 32  # whatever others on this machine mounted meanwhile
+        for point in points[60:]:
+            subprocess.run(["mount", "--bind", folder, point], check=True)
+        for point in points[:50]:
+            subprocess.run(["umount", point], check=True)
+        asked.clear()
+        assert mount_table.mounts_below(folder, memory=memory) == points[50:]
+        assert 40 <= len(asked) < 100
+        with open(memory, "rb") as file:
+            about = file.read()
+        with open(memory, "wb") as file:
+            file.write(b"another boot " + about)
+        assert mount_table.mounts_below(folder, memory=memory) == points[50:]
+    finally:
+        for point in mounts_in(folder):
+            subprocess.run(["umount", point], check=True)
+
+
+@pytest.mark.parametrize("by_number", [True, False])
+def test_a_mount_in_another_namespace_is_seen(yard: Yard, by_number: bool) -> None:
     lower, upper, aside, point = _parts(yard)
     mount = mounts.overlay([mounts.Lower(lower)], upper=upper, work=aside, options=OPTIONS, scratch="/nonexistent")
     mounts.attach(mount, point)
     os.close(mount)
-    device = os.stat(point).st_dev
-    assert mounts.seen_elsewhere(device, besides=os.getpid()) == []
+    mounted = mount_table.mounted_at(point)
+    if not by_number:
+        mounted = mounted.replace(number=0)
+    assert mount_table.seen_elsewhere(mounted, besides=os.getpid()) == []
     other = subprocess.Popen(
         ["unshare", "-m", "sh", "-c", "echo; read x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -176,8 +224,8 @@ def test_a_mount_in_another_namespace_is_seen(yard: Yard) -> None:
     try:
         other.stdout.readline()
         mounts.unmount(point)  # no complaint, although the file system lives on over there
-        assert mounts.seen_elsewhere(device, besides=os.getpid()) == [other.pid]
-        assert mounts.bound_elsewhere([point]) == []
+        assert mount_table.seen_elsewhere(mounted, besides=os.getpid()) == [other.pid]
+        assert mount_table.bound_elsewhere([point]) == []
     finally:
         other.communicate(b"\n")
 
@@ -190,13 +238,13 @@ def test_a_directory_bound_in_another_namespace_and_its_users_are_seen(yard: Yar
     assert other.stdout
     try:
         other.stdout.readline()
-        assert mounts.bound_elsewhere([folder]) == [other.pid]
+        assert mount_table.bound_elsewhere([folder]) == [other.pid]
     finally:
         other.communicate(b"\n")
     sleeper = subprocess.Popen(["sleep", "60"], cwd=folder)
     try:
-        assert mounts.users_of(folder) == [sleeper.pid]
+        assert mount_table.users_of(folder) == [sleeper.pid]
     finally:
         sleeper.kill()
         sleeper.wait()
-    assert mounts.users_of(folder) == []
+    assert mount_table.users_of(folder) == []

@@ -53,7 +53,8 @@ def lay(
         trim.hide(name)
     borrows = _calm_git(path, trim, options, notes)
     lowers = trim.finish()
-    notes += [f"{below} is another file system and looks empty in the workspace" for below in _other_mounts(path)]
+    other = _other_mounts(path, place)
+    notes += [f"{below} is another file system and looks empty in the workspace" for below in other]
     mechanism = layers.share(
         lowers,
         place,
@@ -182,10 +183,10 @@ def _matches(directory: str, part: str) -> list[str]:
         return []
 
 
-def _other_mounts(path: str) -> list[str]:
-    from carrel.system import mounts
+def _other_mounts(path: str, place: Place) -> list[str]:
+    from carrel.system.mount_table import mounts_below
 
-    return mounts.mounts_below(path)
+    return mounts_below(path, memory=f"{stack.carrel_of(place)}/mounts", besides=_ours(place))
 
 
 # -- git ---------------------------------------------------------------------------------------------------------------

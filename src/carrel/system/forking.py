@@ -140,11 +140,11 @@ def _is_seen_elsewhere(by: Mounter, place: Place) -> bool:
     """
     import time
 
-    from carrel.system import mounts
+    from carrel.system import mount_table
 
-    device = os.lstat(by.path(place)).st_dev
+    mounted = mount_table.mounted_at(by.path(place))
     for wait in (0.001, 0.002, 0.0):
-        if not mounts.seen_elsewhere(device, besides=by.process()):
+        if not mount_table.seen_elsewhere(mounted, besides=by.process()):
             return False
         time.sleep(wait)
     return True
@@ -194,10 +194,10 @@ def _freeze_plain(parent: Filled, parent_place: Place, place: Place, choice: str
 
 def _is_used(place: Place) -> bool:
     """Whether anybody works in a plain directory: unlike a mount, it would not say EBUSY when it is moved away."""
-    from carrel.system import mounts
+    from carrel.system import mount_table
 
     work = work_of(place)
-    return bool(mounts.bound_elsewhere([work, place.root]) or mounts.users_of(os.path.realpath(work)))
+    return bool(mount_table.bound_elsewhere([work, place.root]) or mount_table.users_of(os.path.realpath(work)))
 
 
 def _by_copy(laying: layers.Laying, choice: str | None) -> str:

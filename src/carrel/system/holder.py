@@ -188,6 +188,7 @@ class _Server:
         self.identity = os.stat(f"{carrel}/{_SOCKET}").st_ino
         self.made: dict[str, int] = {}
         self.mounted: dict[str, int] = {}  # work -> how many mounts of ours lie on it
+        self.layers: dict[str, str] = {}  # work -> what is mounted there
         self.stopping = False
 
     def serve(self) -> None:
@@ -253,12 +254,11 @@ class _Server:
         finally:
             os.close(mount)
         self.mounted[work] = self.mounted.get(work, 0) + 1
+        self.layers[work] = layers
         return ""
 
     def do_unmount(self, work: str, how: str) -> str:
-        from carrel.system import mounts
-
-        mounts.unmount(work, lazily=how == "lazily")
+        layer_code.unmount(work, self.layers.get(work, ""), lazily=how == "lazily")
         self.mounted[work] = self.mounted.get(work, 1) - 1
         return ""
 

@@ -274,11 +274,12 @@ _namespaces: dict[tuple[int, int, int, int], int] = {}  # who is shown as whom -
 
 def make_mount(kind: str, layers: str, owner: tuple[int, int] | None, stack: Stack | None = None) -> int:
     """The overlay of this workspace's stack, as a detached mount."""
-    from carrel.system import mounts
+    from carrel.system import leaving, mounts
 
     stack = stack or read_stack(layers)
     if stack is None:
         raise FilesystemError(f"{layers} has no stack", hint="aw repair")
+    leaving.wait_for(stack.upper(layers))
     lowers = [mounts.Lower(path, _namespace_for(path, owner)) for path in stack.lowers]
     return mounts.overlay(
         lowers,
@@ -301,6 +302,17 @@ def _namespace_for(path: str, owner: tuple[int, int] | None) -> int | None:
         uid_map = mounts.map_one(status.st_uid, owner[0])
         _namespaces[key] = mounts.user_namespace(uid_map, mounts.map_one(status.st_gid, owner[1]))
     return _namespaces[key]
+
+
+def unmount(work: str, layers: str, *, lazily: bool = False) -> None:
+    """Take the mount at `work` away, `lazily` also when it is in use; nobody waits for the disk."""
+    from carrel.system import leaving, mounts
+
+    if lazily:
+        mounts.unmount(work, lazily=True)
+    else:
+        stack = read_stack(layers)
+        leaving.keep(stack.upper(layers) if stack else work, mounts.take_off(work))
 
 
 class Mounter:
@@ -334,9 +346,7 @@ class Mounter:
             os.close(mount)
 
     def unmount(self, place: Place, *, lazily: bool = False) -> None:
-        from carrel.system import mounts
-
-        mounts.unmount(work_of(place), lazily=lazily)
+        unmount(work_of(place), place.layers, lazily=lazily)
 
     def is_in_use(self, place: Place, directory: str) -> bool:
         return is_in_use(OVERLAY, place.layers, directory)
@@ -450,7 +460,7 @@ def _check_at_rest(by: Mounter, place: Place, stack: Stack) -> None:
     They may if it was mounted in this boot and taken away lazily, by us or by somebody's hand. A namespace that
     somebody made meanwhile also keeps a copy of every mount, but as long as no process uses it, it writes nothing.
     """
-    from carrel.system import mounts
+    from carrel.system import mount_table
 
     try:
         boot, _, device = os.readlink(f"{place.layers}/mounted").partition(" ")
@@ -458,7 +468,7 @@ def _check_at_rest(by: Mounter, place: Place, stack: Stack) -> None:
         return
     if boot != _boot() or not by.is_in_use(place, stack.upper(place.layers)):
         return
-    users = mounts.users_of_device(int(device))
+    users = mount_table.users_of_device(int(device))
     if users:
         raise WorkspaceBusy(
             "processes still work in the files of this workspace, which were unmounted under them",
@@ -498,9 +508,9 @@ def detach(filled: Filled, place: Place) -> bool:
 
 def _unmount(by: Mounter, place: Place) -> bool:
     """Take one mount away; give whether nobody uses it, here or in a sandbox that has it in a namespace of its own."""
-    from carrel.system import mounts
+    from carrel.system import mount_table
 
-    device = os.lstat(by.path(place)).st_dev
+    mounted = mount_table.mounted_at(by.path(place))
     try:
         by.unmount(place)
     except OSError as error:
@@ -508,7 +518,7 @@ def _unmount(by: Mounter, place: Place) -> bool:
             raise from_os(error, "the workspace cannot be unmounted") from error
         by.unmount(place, lazily=True)
         return False
-    return not mounts.seen_elsewhere(device, besides=by.process())
+    return not mount_table.seen_elsewhere(mounted, besides=by.process())
 
 
 def upper_of(filled: Filled, place: Place) -> str | None:

@@ -21,7 +21,7 @@ from carrel.system.libc import libc, syscall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 # In the unified table, so the same everywhere.
 _OPEN_TREE = 428
@@ -34,6 +34,7 @@ _CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}  # s390x swaps the first
 
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
+_AT_SYMLINK_NOFOLLOW = 0x100
 _OPEN_TREE_CLONE = 1
 _OPEN_TREE_CLOEXEC = os.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH = 0x04
@@ -222,8 +223,8 @@ def _mount(source: str, target: str, kind: str, flags: int, data: str) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def _clone_tree(path: str) -> int:
-    flags = ctypes.c_uint(_OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC)
+def _clone_tree(path: str, *, nofollow: bool = False) -> int:
+    flags = ctypes.c_uint(_OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | (_AT_SYMLINK_NOFOLLOW if nofollow else 0))
     return syscall(_OPEN_TREE, ctypes.c_int(_AT_FDCWD), ctypes.c_char_p(os.fsencode(path)), flags)
 
 
@@ -268,6 +269,17 @@ def unmount(path: str, *, lazily: bool = False) -> None:
     if libc.umount2(ctypes.c_char_p(os.fsencode(path)), ctypes.c_int(flags)) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), path)
+
+
+def take_off(path: str) -> int:
+    """Take the uppermost mount at `path` away if nobody uses it; give what is left of it, a mount that nobody sees."""
+    left = _clone_tree(path, nofollow=True)
+    try:
+        unmount(path)
+    except OSError:
+        os.close(left)
+        raise
+    return left
 
 
 def user_namespace(uid_map: str, gid_map: str) -> int:
@@ -348,114 +360,3 @@ def is_overlay(path: str) -> bool:
 def is_btrfs(path: str) -> bool:
     """Whether this directory lies on btrfs."""
     return file_system(path) == _BTRFS_MAGIC
-
-
-def mounts_below(path: str) -> list[str]:
-    """Where other file systems are mounted inside a directory; an overlay of it does not show them."""
-    prefix = os.fsencode(path.rstrip("/")) + b"/"
-    with open("/proc/self/mountinfo", "rb") as file:
-        text = file.read()
-    if b" " + _escaped(prefix) not in text:
-        return []
-    points = (_unescaped(line.split(b" ", 5)[4]) for line in text.splitlines())
-    return sorted({os.fsdecode(point) for point in points if point.startswith(prefix)})
-
-
-def _escaped(path: bytes) -> bytes:
-    for char in (b"\\", b" ", b"\t", b"\n"):
-        path = path.replace(char, b"\\%03o" % char[0])
-    return path
-
-
-def _unescaped(path: bytes) -> bytes:
-    for char in (b" ", b"\t", b"\n", b"\\"):
-        path = path.replace(b"\\%03o" % char[0], char)
-    return path
-
-
-def seen_elsewhere(device: int, *, besides: int) -> list[int]:
-    """Processes, one for each mount namespace but that of `besides`, in which a mount of this device is visible.
-
-    A sandbox binds the workspace into a namespace of its own. Our mount can then be taken away without a complaint
-    while the file system lives on over there, so EBUSY alone does not tell whether anybody still writes.
-    """
-    wanted = f" {os.major(device)}:{os.minor(device)} ".encode()
-    return [process for process, text in _other_namespaces(besides) if wanted in text]
-
-
-def bound_elsewhere(paths: Sequence[str]) -> list[int]:
-    """The same for plain directories: processes in whose mount namespace one of them is bound somewhere."""
-    wanted = [b" %s %s " % _place_in_file_system(os.path.realpath(path)) for path in paths]
-    return [process for process, text in _other_namespaces(os.getpid()) if any(place in text for place in wanted)]
-
-
-def _place_in_file_system(path: str) -> tuple[bytes, bytes]:
-    """Device and path below the device's own root, spelled as mountinfo spells them."""
-    status = os.lstat(path)
-    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}".encode()
-    name, best, root = os.fsencode(path), b"", b"/"
-    with open("/proc/self/mountinfo", "rb") as file:
-        for line in file:
-            fields = line.split(b" ", 5)
-            point = _unescaped(fields[4])
-            covers = point == b"/" or name == point or name.startswith(point + b"/")
-            if fields[2] == device and covers and len(point) >= len(best):
-                best, root = point, _unescaped(fields[3])
-    below = name[len(best.rstrip(b"/")) :]
-    return device, _escaped((root.rstrip(b"/") + below) or b"/")
-
-
-def _other_namespaces(besides: int) -> Iterator[tuple[int, bytes]]:
-    """One process for each other mount namespace that we may look into, and its mounts."""
-    seen = {os.readlink(f"/proc/{besides}/ns/mnt")}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            namespace = os.readlink(f"/proc/{name}/ns/mnt")
-            if namespace in seen:
-                continue
-            seen.add(namespace)
-            with open(f"/proc/{name}/mountinfo", "rb") as file:
-                yield int(name), file.read()
-        except OSError:  # it ended meanwhile, or is not ours to look at
-            continue
-
-
-def users_of(path: str) -> list[int]:
-    """Processes that work in a directory or have something open below it, as far as we may look."""
-    inside = path.rstrip("/") + "/"
-
-    def is_inside(link: str) -> bool:
-        target = os.readlink(link)
-        return target == path or target.startswith(inside)
-
-    return _processes_with(is_inside)
-
-
-def users_of_device(device: int) -> list[int]:
-    """Processes that work in a file system or have something of it open, in whatever namespace."""
-    return _processes_with(lambda link: os.stat(link).st_dev == device)
-
-
-def _processes_with(matches: Callable[[str], bool]) -> list[int]:
-    """Other processes of which the working directory, the root or an open file matches."""
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        try:
-            links = [f"/proc/{name}/cwd", f"/proc/{name}/root"]
-            links += [f"/proc/{name}/fd/{number}" for number in os.listdir(f"/proc/{name}/fd")]
-        except OSError:  # it ended, or is another user's
-            continue
-        if any(_holds(matches, link) for link in links):
-            found.append(int(name))
-    return found
-
-
-def _holds(matches: Callable[[str], bool], link: str) -> bool:
-    try:
-        return matches(link)
-    except OSError:
-        return False

@@ -1,0 +1,85 @@
+"""Mounts that were taken away and go in the background."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from carrel import sources
+from carrel.system import layers, leaving
+from needs import need_root
+from situations import fork, wait
+from sources.yard import Desk, Yard, as_agent, mounts_in, yard_fixture
+
+yard = yard_fixture
+
+
+@pytest.fixture
+def desk(yard: Yard) -> Desk:
+    need_root()
+    folder = yard.folder()
+    with open(f"{folder}/file", "w") as file:
+        file.write("one\n")
+    return yard.create(f"overlay:{folder}")
+
+
+@pytest.fixture
+def patient(desk: Desk) -> Iterator[None]:
+    """Nothing goes in the background during the test."""
+    before, leaving.PAUSE_SECONDS = leaving.PAUSE_SECONDS, 60.0
+    yield
+    leaving.PAUSE_SECONDS = before
+    for upper in list(leaving._left):
+        leaving.wait_for(upper)
+
+
+def in_use(desk: Desk, upper: str) -> bool:
+    return layers.is_in_use(layers.OVERLAY, desk.place.layers, upper)
+
+
+@pytest.mark.usefixtures("patient")
+def test_whoever_unmounts_does_not_wait_and_whoever_mounts_again_does(desk: Desk) -> None:
+    upper = desk.upper
+    as_agent(desk, "echo two > file")
+    assert sources.detach(desk.filled, desk.place)
+    assert mounts_in(desk.place.root) == []
+    assert in_use(desk, upper)  # the kernel still has it
+    sources.attach(desk.filled, desk.place)
+    assert upper not in leaving._left
+    assert as_agent(desk, "cat file") == "two\n"
+    assert in_use(desk, upper)  # by the new mount, which the kernel knows as its user
+
+
+def test_what_was_unmounted_is_gone_a_moment_later(yard: Yard, desk: Desk) -> None:
+    as_agent(desk, "echo two > file")
+    for _ in range(3):
+        yard.fork(desk)
+        as_agent(desk, "echo more >> file")
+    upper = desk.upper
+    sources.detach(desk.filled, desk.place)
+    end = time.monotonic() + 20
+    while leaving._left and time.monotonic() < end:
+        time.sleep(0.02)
+    assert leaving._left == {}
+    assert not in_use(desk, upper)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_child_neither_keeps_them_nor_waits_for_them(desk: Desk) -> None:
+    upper = desk.upper
+    sources.detach(desk.filled, desk.place)
+    with leaving._table, leaving._closing:  # as its parent's thread may at the moment of the fork
+
+        def child() -> int:
+            assert leaving._left == {}
+            leaving.wait_for(upper)
+            leaving.keep("another", os.open("/", os.O_PATH))
+            leaving.wait_for("another")
+            return 7
+
+        assert wait(fork(child)) == 7
+    leaving.wait_for(upper)
+    assert not in_use(desk, upper)

@@ -16,7 +16,7 @@ from carrel.model.source import FillOptions
 from carrel.sources.urls import is_public, parse_remote, resolve
 from needs import need_program, need_root
 from sources.git_server import GitServer, serving
-from sources.yard import Yard, as_agent, listing, mounts_in, random_tree, repository, sh, yard_fixture
+from sources.yard import Yard, as_agent, listing, mounts_in, repository, sh, yard_fixture
 
 yard = yard_fixture
 
@@ -176,23 +176,6 @@ def test_a_fetch_that_dies_in_the_middle_is_repaired_by_the_next(yard: Yard, ori
         os.makedirs(f"{checkout.path}/new/half")
     made = yard.create(f"clone:{origin}")
     assert as_agent(made, "git log -1 --format=%s") == "three\n"
-
-
-def test_random_trees_come_out_as_they_were_committed(yard: Yard) -> None:
-    need_root()
-    for seed in range(6):
-        path = yard.folder(f"o{seed}")
-        random_tree(path, seed)
-        sh(
-            "rm -rf .git; find . -name .git -prune -exec rm -rf {} +; find . -type p -delete",
-            path,
-        )
-        sh("git init -q -b main . && git add -A && git commit -qm all", path)
-        plain = f"{yard.directory}/plain{seed}"
-        sh(f"git clone -q . {plain}", path)
-        made = yard.create(f"clone:{path}")
-        assert listing(made.path, skip=(".git",), times=False) == listing(plain, skip=(".git",), times=False)
-        assert as_agent(made, "git status --porcelain") == ""
 
 
 def test_submodules_and_lfs_are_left_out_and_said(yard: Yard, origin: str) -> None:

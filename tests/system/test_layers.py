@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -434,10 +433,7 @@ def test_a_kill_at_any_point_of_a_create_leaves_only_what_repair_clears(yard: Ya
 
 def test_a_thousand_live_workspaces(yard: Yard, desk: Desk) -> None:
     as_agent(desk, "echo mine > file")
-    start = time.monotonic()
     forks = [yard.fork(desk) for _ in range(1000)]
-    took = time.monotonic() - start
-    assert took < 30
     for number in (0, 500, 999):
         as_agent(forks[number], f"echo {number} > file")
     assert [_read(f"{forks[number].path}/file") for number in (0, 1, 500, 999)] == ["0\n", "mine\n", "500\n", "999\n"]

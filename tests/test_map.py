@@ -27,8 +27,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workspaces": {"errors", "model", "store", "verbs"},
     "local": {"errors", "model", "home", "settings", "store", "verbs", "workspaces"},
     "runner": {"errors", "model", "home", "settings", "store", "verbs"},
+    "answers": {"model", "snapshots", "store", "system", "verbs"},
     "carrel": {"errors", "model", "home", "local", "settings", "verbs", "workspaces"},
-    "cli": {"errors", "model", "carrel", "settings"},
+    "server": {"answers", "errors", "model", "carrel", "settings"},
+    "cli": {"errors", "model", "carrel", "settings", "server"},
 }
 
 

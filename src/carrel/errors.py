@@ -149,6 +149,12 @@ class OperationNotFound(NotFound):
     code = "operation_not_found"
 
 
+class TokenNotFound(NotFound):
+    """No token has this id."""
+
+    code = "token_not_found"
+
+
 # -- conflict ----------------------------------------------------------------------------------------------------------
 
 
@@ -288,6 +294,19 @@ class Unauthorized(Refused):
     http_status = 401
 
 
+class ForeignOrigin(Refused):
+    """A page of another origin asks."""
+
+    code = "foreign_origin"
+
+
+class WrongHost(Refused):
+    """The request is addressed to somebody else."""
+
+    code = "wrong_host"
+    http_status = 421
+
+
 # -- invalid -----------------------------------------------------------------------------------------------------------
 
 
@@ -295,6 +314,34 @@ class InvalidUsage(Invalid):
     """A command line that cannot be understood."""
 
     code = "invalid_usage"
+
+
+class BadRequest(Invalid):
+    """A request that cannot be understood."""
+
+    code = "bad_request"
+    http_status = 400
+
+
+class MethodNotAllowed(Invalid):
+    """The address takes other methods."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+
+class UnsupportedType(Invalid):
+    """The body is of a type that the address does not take."""
+
+    code = "unsupported_type"
+    http_status = 415
+
+
+class RangeNotSatisfiable(Invalid):
+    """The file has no such bytes."""
+
+    code = "range_not_satisfiable"
+    http_status = 416
 
 
 class InvalidId(Invalid):
@@ -372,6 +419,27 @@ class StoreFull(LimitExceeded):
 
     code = "store_full"
     http_status = 507
+
+
+class TooLarge(LimitExceeded):
+    """The request is larger than the address takes."""
+
+    code = "too_large"
+    http_status = 413
+
+
+class TooSlow(LimitExceeded):
+    """The request did not arrive in time."""
+
+    code = "too_slow"
+    http_status = 408
+
+
+class TooMany(LimitExceeded):
+    """More at once than the server serves."""
+
+    code = "too_many"
+    retryable = True
 
 
 class TimedOut(LimitExceeded):

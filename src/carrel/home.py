@@ -70,6 +70,10 @@ class Home:
         """The same home, used on behalf of somebody else."""
         return Home(self.path, self.settings, caller, self.log, self.id)
 
+    def with_settings(self, settings: Settings) -> Home:
+        """The same home under other settings."""
+        return Home(self.path, settings, self.caller, self.log, self.id)
+
     def close(self) -> None:
         """Close the log."""
         self.log.close()

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from carrel.model.operation import Operation
     from carrel.model.run import Command, Run
     from carrel.model.snapshot import Snapshot
+    from carrel.model.token import Bearer, Token
     from carrel.model.workspace import Workspace
+    from carrel.settings import Settings
     from carrel.snapshots.restore import Restored
     from carrel.store.log import Verification
     from carrel.system.files import Entry, Gone, Stat, Written
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from carrel.system.walk import Tree
     from carrel.verbs.apply import Applied
     from carrel.verbs.doctor import Probe
+    from carrel.verbs.download import Download
     from carrel.verbs.edit import Edited
     from carrel.verbs.mail import Message
     from carrel.verbs.recent import RecentFolder
@@ -49,12 +52,16 @@ class Local:
     Verbs are imported when they are called, so that looking at one workspace does not load what makes one.
     """
 
-    def __init__(self, home: Home, directory: str, runner: Runner | None = None) -> None:
+    def __init__(
+        self, home: Home, directory: str, runner: Runner | None = None, *, opener: Local | None = None
+    ) -> None:
         self._home = home
         self._runner = runner  # for the one run of a short-lived process
         self._directory = directory  # what relative paths in sources are relative to
-        self._made: list[str] = []
-        self._started: list[str] = []
+        self._made: list[str] = opener._made if opener else []
+        self._started: list[str] = opener._started if opener else []
+        if opener:  # whoever opened the home has settled it, and cleans up at the end
+            return
         with suppress(DiskFull, FilesystemError, PermissionDenied):
             repairing.settle(home)  # what cannot be written down now is settled later; looking is possible meanwhile
 
@@ -80,7 +87,11 @@ class Local:
         self, actor_id: str, *, correlation_id: str = "", causation_id: str = "", agent_of: str | None = None
     ) -> Self:
         caller = Caller(actor_id=actor_id, correlation_id=correlation_id, causation_id=causation_id, agent_of=agent_of)
-        return type(self)(self._home.acting_as(caller), self._directory)
+        return type(self)(self._home.acting_as(caller), self._directory, opener=self)
+
+    def with_settings(self, settings: Settings) -> Self:
+        """The same home and log under other settings."""
+        return type(self)(self._home.with_settings(settings), self._directory, opener=self)
 
     # -- lifecycle --
 
@@ -290,6 +301,13 @@ class Local:
 
         return lines(self._home, run_id, follow=follow)
 
+    def read_output(
+        self, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20
+    ) -> tuple[Sequence[tuple[int, int, bytes]], int]:
+        from carrel.verbs.attend import read_output
+
+        return read_output(self._home, run_id, offset, max_bytes=max_bytes)
+
     def feed_input(self, run_id: str, source: int) -> None:
         from carrel.verbs.attend import feed_input
 
@@ -370,6 +388,16 @@ class Local:
         from carrel.verbs import files
 
         return files.read_file(self._home, id, path, start=start, length=length)
+
+    def open_file(self, id: str, path: str) -> Download:
+        from carrel.verbs.download import open_file
+
+        return open_file(self._home, id, path)
+
+    def tar_files(self, id: str, path: str = ".") -> Iterator[bytes]:
+        from carrel.verbs.download import tar_files
+
+        return tar_files(self._home, id, path)
 
     def read_text(self, id: str, path: str, *, encoding: str = "utf-8") -> str:
         return self.read_file(id, path).decode(encoding)
@@ -529,6 +557,9 @@ class Local:
 
         return follow(self._home, after=after, task=task, types=types, until=until, timeout_seconds=timeout_seconds)
 
+    def last_position(self) -> int:
+        return self._home.log.last_position()
+
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
         from carrel.verbs.events import verify
 
@@ -599,3 +630,53 @@ class Local:
         from carrel.verbs.template import remove_template
 
         remove_template(self._home, name)
+
+    # -- doors --
+
+    def owner_token(self) -> str:
+        from carrel.verbs.tokens import owner_token
+
+        return owner_token(self._home)
+
+    def change_owner_token(self) -> str:
+        from carrel.verbs.tokens import change_owner_token
+
+        return change_owner_token(self._home)
+
+    def create_token(self, id: str, *, label: str = "", expires_seconds: float | None = None) -> tuple[Token, str]:
+        from carrel.verbs.tokens import create_token
+
+        return create_token(self._home, id, label=label, expires_seconds=expires_seconds)
+
+    def tokens(self, id: str | None = None) -> Sequence[Token]:
+        from carrel.verbs.tokens import tokens
+
+        return tokens(self._home, id)
+
+    def revoke_token(self, token_id: str) -> Token:
+        from carrel.verbs.tokens import revoke_token
+
+        return revoke_token(self._home, token_id)
+
+    def authenticate(self, token: str) -> Bearer:
+        from carrel.verbs.tokens import authenticate
+
+        return authenticate(self._home, token)
+
+    def places(self) -> tuple[str, str]:
+        """Where the home and its workspaces are on this machine."""
+        return self._home.path, self._home.workspaces_path
+
+    def public_mount(self, id: str) -> str:
+        """Where a workspace appears to its agent."""
+        return show.public_mount(self._home, show.get(self._home, id))
+
+    def announce_server(self, url: str) -> None:
+        from carrel.verbs.serving import announce_server
+
+        announce_server(self._home, url)
+
+    def withdraw_server(self) -> None:
+        from carrel.verbs.serving import withdraw_server
+
+        withdraw_server(self._home)

@@ -107,6 +107,10 @@ class Server(Value):
 
     host: str = "127.0.0.1"
     port: int = 8757
+    names: list[str] = []  # further values of the Host header that are us, as a proxy in front sends them: NAME[:PORT]
+    log_requests: bool = False  # one line for each request; refusals and errors are logged anyway
+    max_streams: int = 2000  # of events and output at the same time
+    max_body_mb: int = 4  # of a request, but for uploads, which have files.max_write_mb
 
 
 class Store(Value):

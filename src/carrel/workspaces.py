@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from carrel.model.operation import Operation
     from carrel.model.run import Command, Run
     from carrel.model.snapshot import Snapshot
+    from carrel.model.token import Token
     from carrel.model.workspace import Workspace
     from carrel.snapshots.restore import Restored
     from carrel.store.log import Verification
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from carrel.system.walk import Tree
     from carrel.verbs.apply import Applied
     from carrel.verbs.doctor import Probe
+    from carrel.verbs.download import Download
     from carrel.verbs.edit import Edited
     from carrel.verbs.mail import Message
     from carrel.verbs.recent import RecentFolder
@@ -131,6 +133,11 @@ if TYPE_CHECKING:
         def output(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[int, int, bytes]]:
             """What a run printed: (1 or 2, time in nanoseconds, bytes), in order."""
 
+        def read_output(
+            self, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20
+        ) -> tuple[Sequence[tuple[int, int, bytes]], int]:
+            """Some of what a run printed so far, from an offset, and the offset to go on from."""
+
         # -- states --
         def snapshot(self, id: str, *, label: str = "") -> Snapshot:
             """Keep everything that the workspace holds now."""
@@ -179,6 +186,12 @@ if TYPE_CHECKING:
         # -- files --
         def read_file(self, id: str, path: str, *, start: int = 0, length: int | None = None) -> bytes:
             """The bytes of a file, or a range of them."""
+
+        def open_file(self, id: str, path: str) -> Download:
+            """A file of any size, open for reading in pieces; to be closed."""
+
+        def tar_files(self, id: str, path: str = ".") -> Iterator[bytes]:
+            """A directory with all that is in it as a tar file, in pieces; what cannot be in one is left out."""
 
         def read_text(self, id: str, path: str, *, encoding: str = "utf-8") -> str:
             """A file as text."""
@@ -244,6 +257,9 @@ if TYPE_CHECKING:
         def resolve(self, id: str, path: str) -> str:
             """A strict path for one that a person or agent wrote; an escape is refused."""
 
+        def public_mount(self, id: str) -> str:
+            """Where a workspace appears to its agent."""
+
         def adapt_prompt(self, text: str, id: str) -> str:
             """The text with old mount names replaced by where this workspace appears to its agent."""
 
@@ -281,6 +297,9 @@ if TYPE_CHECKING:
             timeout_seconds: float | None = None,
         ) -> Iterator[Event]:
             """What happened after a position, and then what happens."""
+
+        def last_position(self) -> int:
+            """The position of the newest event, 0 if there is none."""
 
         def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
             """Prove the log, or LogBroken."""
@@ -324,6 +343,16 @@ if TYPE_CHECKING:
 
         def remove_template(self, name: str) -> None:
             """Forget a template."""
+
+        # -- tokens --
+        def create_token(self, id: str, *, label: str = "", expires_seconds: float | None = None) -> tuple[Token, str]:
+            """A token that is good for one workspace, and its text, which is given only here."""
+
+        def tokens(self, id: str | None = None) -> Sequence[Token]:
+            """The tokens of a workspace or of all, oldest first."""
+
+        def revoke_token(self, token_id: str) -> Token:
+            """Make a token good no more."""
 
         # -- the opener --
         def acting_as(

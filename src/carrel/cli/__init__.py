@@ -88,6 +88,13 @@ GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
         },
     ),
     (
+        "doors",
+        {
+            "serve": ("carrel.cli.serve", "answer HTTP requests"),
+            "token": ("carrel.cli.serve", "make, list and revoke tokens for workspaces"),
+        },
+    ),
+    (
         "this machine",
         {
             "usage": ("carrel.cli.machine", "show what takes space"),

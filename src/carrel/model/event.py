@@ -357,6 +357,21 @@ class ChangesApplyFailed(Fact):
     reason: str
 
 
+class TokenCreated(Fact):
+    """Somebody may speak for the workspace with a token, of which only the digest is known."""
+
+    token_id: str
+    digest: str
+    label: str = ""
+    expires_at: str | None = None
+
+
+class TokenRevoked(Fact):
+    """A token is good no more."""
+
+    token_id: str
+
+
 FACTS: tuple[type[Value], ...] = (
     WorkspacePlanned,
     WorkspaceCreating,
@@ -394,6 +409,8 @@ FACTS: tuple[type[Value], ...] = (
     ChangesApplying,
     ChangesApplied,
     ChangesApplyFailed,
+    TokenCreated,
+    TokenRevoked,
 )
 
 

@@ -32,6 +32,8 @@ def project(records: Records, event_type: str, data: dict[str, Any], stream: str
         _snapshot(records, data, stream, at)
     if event_type == "snapshot_dropped":
         records.drop("snapshot", data["snapshot_id"])
+    if event_type in ("token_created", "token_revoked"):
+        _token(records, event_type, data, stream, at)
     if event_type in operation.KINDS:
         _operation(records, event_type, data, stream, actor_id, at)
 
@@ -84,3 +86,15 @@ def _snapshot(records: Records, data: dict[str, Any], stream: str, at: str) -> N
     desk = records.get("workspace", data["uid"])
     if desk:
         _put_workspace(records, {**desk, "last_root": data["root"]})
+
+
+def _token(records: Records, event_type: str, data: dict[str, Any], stream: str, at: str) -> None:
+    key = data["token_id"]
+    if event_type == "token_created":
+        record: dict[str, Any] | None = {**data, "created_at": at, "revoked_at": None}
+    else:
+        record = records.get("token", key)
+        record = record and {**record, "revoked_at": at}
+    if record:  # found by the digest for as long as it is good
+        live = record["revoked_at"] is None
+        records.put("token", key, record, task=stream, label=record["digest"], live=live, pending=False)

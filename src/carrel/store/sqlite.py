@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 import time
-from _thread import _local
+from _thread import _local, get_ident
 from contextlib import contextmanager, suppress
 
 from carrel.errors import CarrelError, DiskFull, FilesystemError, PermissionDenied, StoreUnavailable, from_os
@@ -84,9 +85,19 @@ class Sqlite:
     def _connection(self) -> _Connection:
         found: _Connection | None = getattr(self._local, "connection", None)
         if found is None or found.pid != os.getpid():  # a connection must not cross a fork
+            self._close_orphans()
             found = self._local.connection = _Connection(self._path)
             self._open.append(found)
         return found
+
+    def _close_orphans(self) -> None:
+        """Close the connections of threads that have ended: a server's come and go."""
+        pid, alive = os.getpid(), sys._current_frames().keys() - {get_ident()}  # who had our number before is gone
+        for connection in list(self._open):
+            if connection.pid == pid and connection.thread not in alive:  # a parent's stay: to let go is to close
+                with suppress(ValueError):  # somebody else was quicker
+                    self._open.remove(connection)
+                    connection.close()
 
     @contextmanager
     def transaction(self, *, durable: bool) -> Iterator[None]:
@@ -168,6 +179,7 @@ class _Connection:
 
     def __init__(self, path: str) -> None:
         self.pid = os.getpid()
+        self.thread = get_ident()
         with _errors(path):
             self.lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:

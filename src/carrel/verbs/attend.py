@@ -173,3 +173,20 @@ def lines(home: Home, run_id: str, *, follow: bool = False) -> Iterator[tuple[in
     for frame in output(home, run_id, follow=follow):
         if frame.stream in (1, 2):
             yield frame.stream, frame.time_ns, frame.data
+
+
+def read_output(
+    home: Home, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20
+) -> tuple[list[tuple[int, int, bytes]], int]:
+    """Some of what a run has printed so far, from an offset between two pieces, and the offset to go on from."""
+    from carrel.system import frames
+
+    found, size = [], 0
+    for frame in output(home, run_id, offset=offset):
+        offset += frames.HEADER_SIZE + len(frame.data)
+        if frame.stream in (1, 2):
+            found.append((frame.stream, frame.time_ns, frame.data))
+            size += len(frame.data)
+        if size >= max_bytes:
+            break
+    return found, offset

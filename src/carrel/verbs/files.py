@@ -7,7 +7,7 @@ is written down before its bytes are handed out; reads alone are not synced, a p
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from carrel.errors import CarrelError, FileChanged, FilesystemError, InvalidPath
 from carrel.model.digest import sha256
@@ -100,7 +100,7 @@ def write_file(
         raise InvalidPath("a file that must be new has no end to append to", hint="choose one of the two")
     data = content.encode() if isinstance(content, str) else content
     limit = home.settings.files.max_write_mb * MIB
-    with locate(home, workspace_id, path) as spot, _recorded(home, spot) as record:
+    with _changing(home, workspace_id, path, if_digest) as (spot, record):
 
         def ready(written: Written) -> None:
             _check_digest(spot, if_digest, written.digest_before)
@@ -117,7 +117,7 @@ def delete_file(
     home: Home, workspace_id: str, path: str, *, recursive: bool = False, if_digest: str | None = None
 ) -> Gone:
     """Remove a file, a link, an empty directory, or with `recursive` a directory with all that is in it."""
-    with locate(home, workspace_id, path) as spot, _recorded(home, spot) as record:
+    with _changing(home, workspace_id, path, if_digest) as (spot, record):
 
         def ready(gone: Gone) -> None:
             _check_digest(spot, if_digest, gone.digest)
@@ -130,7 +130,7 @@ def move_file(
     home: Home, workspace_id: str, path: str, to: str, *, replace: bool = False, if_digest: str | None = None
 ) -> Gone:
     """Give a file or directory another name in the workspace; what is there is kept unless `replace`."""
-    with locate(home, workspace_id, path) as spot, _recorded(home, spot) as record:
+    with _changing(home, workspace_id, path, if_digest) as (spot, record):
         there = _from_the_same(spot, path, to)
 
         def ready(gone: Gone) -> None:
@@ -213,6 +213,17 @@ def _from_the_same(spot: Spot, path: str, to: str) -> str:
             hint="write it there, then delete it here",
         )
     return to[len("work") :].lstrip("/")
+
+
+@contextmanager
+def _changing(home: Home, workspace_id: str, path: str, if_digest: str | None) -> Iterator[tuple[Spot, Any]]:
+    """Where a change is made, and what writes it down.
+
+    Between the look at a file and a change that depends on it, nobody else makes one that depends on the same look.
+    """
+    alone = nullcontext() if if_digest is None else home.hold(f"files of {show.normal_id(workspace_id)}")
+    with alone, locate(home, workspace_id, path) as spot, _recorded(home, spot) as record:
+        yield spot, record
 
 
 def _check_digest(spot: Spot, wanted: str | None, found: str | None) -> None:

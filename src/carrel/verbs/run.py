@@ -465,6 +465,7 @@ def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -
             "AW_WORKSPACE": public if confined else workspace.path,
             "AW_WORKSPACE_ID": workspace.id,
             "AW_RUN_ID": run_id,
+            **_way_back(home, run_id),
             **({"PATH": path} if path else {}),
             **({"AW_PROMPT": spec.prompt} if spec.prompt else {}),
             **reach.environment,
@@ -475,6 +476,15 @@ def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -
         uid=sandbox.uid,
         gid=sandbox.uid,
     )
+
+
+def _way_back(home: Home, run_id: str) -> dict[str, str]:
+    """How the run can speak for its own workspace, if a server is there and its network leads to it."""
+    from carrel.verbs.serving import find_server
+    from carrel.verbs.tokens import run_token
+
+    url = find_server(home)
+    return {"AW_TOKEN": run_token(home, run_id), **({"AW_URL": url} if url else {})}
 
 
 def _path_with(tools: Sequence[str]) -> str:

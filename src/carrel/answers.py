@@ -1,0 +1,57 @@
+"""The values that verbs give, for doors that describe them or build them anew from what another door sent."""
+
+from __future__ import annotations
+
+from carrel.model.change import Change, Diff
+from carrel.model.event import Event
+from carrel.model.operation import Operation
+from carrel.model.run import Run
+from carrel.model.snapshot import Snapshot
+from carrel.model.token import Token
+from carrel.model.workspace import Workspace
+from carrel.snapshots.restore import Restored
+from carrel.store.log import Verification
+from carrel.system.files import Entry, Gone, Stat, Written
+from carrel.system.search import Found, Matches
+from carrel.system.walk import Tree
+from carrel.verbs.apply import Applied
+from carrel.verbs.doctor import Probe
+from carrel.verbs.mail import Message
+from carrel.verbs.recent import RecentFolder
+from carrel.verbs.repair import Finding
+from carrel.verbs.session import Turn
+from carrel.verbs.sweep import Candidate
+from carrel.verbs.template import Template
+from carrel.verbs.usage import Usage, WorkspaceUsage
+from carrel.verbs.why import Explanation
+
+__all__ = [
+    "Applied",
+    "Candidate",
+    "Change",
+    "Diff",
+    "Entry",
+    "Event",
+    "Explanation",
+    "Finding",
+    "Found",
+    "Gone",
+    "Matches",
+    "Message",
+    "Operation",
+    "Probe",
+    "RecentFolder",
+    "Restored",
+    "Run",
+    "Snapshot",
+    "Stat",
+    "Template",
+    "Token",
+    "Tree",
+    "Turn",
+    "Usage",
+    "Verification",
+    "Workspace",
+    "WorkspaceUsage",
+    "Written",
+]

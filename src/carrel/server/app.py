@@ -1,0 +1,95 @@
+"""The application: the routes put together behind the guard."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+
+from carrel import __version__
+from carrel.server import routes_files, routes_log, routes_machine, routes_runs, routes_states, routes_workspaces
+from carrel.server.errors import handle_errors
+from carrel.server.front import Front
+from carrel.server.guard import Guard
+from carrel.server.streams import Hub, Tails
+
+if TYPE_CHECKING:
+    from carrel.local import Local
+    from carrel.settings import Settings
+
+ROUTERS = (
+    routes_workspaces.router,
+    routes_files.router,
+    routes_runs.router,
+    routes_states.router,
+    routes_log.router,
+    routes_machine.router,
+)
+_TAGS = [
+    {"name": "workspaces", "description": "Make, list, look, destroy."},
+    {"name": "files", "description": "Files of a workspace, as its agent sees them."},
+    {"name": "runs", "description": "Commands in a workspace."},
+    {"name": "states", "description": "Snapshots, diff, apply, fork."},
+    {"name": "events", "description": "What happened."},
+    {"name": "machine", "description": "The home and the machine it is on."},
+]
+
+
+class App(FastAPI):
+    """FastAPI behind our guard: no middleware that is added later gets in front of it."""
+
+    front: Front
+
+    def build_middleware_stack(self) -> Any:
+        return Guard(super().build_middleware_stack(), self.front)
+
+    def openapi(self) -> dict[str, Any]:
+        if not self.openapi_schema:
+            document = super().openapi()
+            schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
+            schemes["token"] = {"type": "http", "scheme": "bearer"}
+            document["security"] = [{"token": []}]
+            document["paths"]["/healthz"]["get"]["security"] = []
+        return self.openapi_schema or {}
+
+
+def make_app(workspaces: Local, settings: Settings, hosts: frozenset[str]) -> App:
+    """The application for a home; `hosts` are the values of the Host header that it answers to.
+
+    What is added to it (the page, MCP) stands behind the same guard: see `guard.API` for what needs a token.
+    """
+    front = Front(workspaces, settings, hosts)
+
+    @asynccontextmanager
+    async def living(_: FastAPI) -> AsyncIterator[None]:
+        front.start()
+        try:
+            yield
+        finally:
+            front.stop()
+
+    app = App(
+        title="Carrel",
+        version=__version__,
+        summary="Isolated workspaces for coding agents.",
+        openapi_tags=_TAGS,
+        docs_url=None,  # they fetch scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=living,
+    )
+    app.front = app.state.front = front
+    front.hub, front.tails = Hub(front), Tails(front)
+    handle_errors(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    return app
+
+
+def hosts_of(host: str, port: int, names: list[str]) -> frozenset[str]:
+    """The values of the Host header that are us."""
+    own = {"127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host}
+    every = {f"{name}:{port}" for name in own} | (own if port == 80 else set())
+    return frozenset(name.lower() for name in (*every, *names))

@@ -1,0 +1,150 @@
+"""What requests carry. An unknown key is refused: what is silently ignored is a promise that is silently broken."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Text = Annotated[str, Field(max_length=100_000)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Path = Annotated[str, Field(min_length=1, max_length=4096, examples=["work/main.py"])]
+Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
+Megabytes = Annotated[int, Field(gt=0, le=1 << 30)]
+
+
+class Body(BaseModel):
+    """Base of all: strict types, no unknown keys, no infinity."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class NewWorkspace(Body):
+    """A workspace to be made."""
+
+    source: Text = Field("empty", examples=["empty", "clone:https://example.org/project.git#main"])
+    id: Annotated[str, Field(max_length=401)] | None = Field(None, examples=["fix-login/a1"])
+    task: Name | None = Field(None, examples=["fix-login"])
+    agent: Name | None = Field(None, examples=["a1"])
+    config: dict[str, Any] | None = Field(None, examples=[{"max_size_mb": 500}])
+    lazy: bool = Field(False, description="take the id now, make the files at first use")
+
+
+class NewRun(Body):
+    """A command to be run."""
+
+    command: list[Text] = Field(min_length=1, max_length=10_000, examples=[["python3", "-c", "print(1)"]])
+    sandbox: Literal["auto", "bubblewrap", "vm"] = Field("auto", description="`none` cannot be asked for here")
+    network: Annotated[str, Field(max_length=10_000)] | None = Field(None, examples=["none", "pypi.org"])
+    timeout_seconds: Seconds | None = Field(None, examples=[600])
+    environment: dict[str, Text] = Field({}, examples=[{"CI": "1"}])
+    prompt: Text | None = None
+    agent: Name | None = Field(None, description="a row of the settings' table of agents")
+    concurrent: bool = False
+    memory_mb: Megabytes | None = None
+    processes: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
+    cpus: Annotated[float, Field(gt=0, le=10_000)] | None = None
+    file_mb: Megabytes | None = None
+    output_mb: Megabytes | None = None
+
+
+class Move(Body):
+    """A file to get another name."""
+
+    path: Path
+    to: Path
+    replace: bool = False
+
+
+class NewDirectory(Body):
+    """A directory to be made."""
+
+    path: Path
+    parents: bool = False
+
+
+class NewSnapshot(Body):
+    """A state to be kept."""
+
+    label: Annotated[str, Field(max_length=1000)] = Field("", examples=["before the refactoring"])
+
+
+class Restore(Body):
+    """A state to be brought back."""
+
+    snapshot: Annotated[str, Field(min_length=1, max_length=200)] = Field(examples=["base"])
+    paths: list[Path] = Field([], max_length=100_000)
+
+
+class Apply(Body):
+    """Changes to be given back."""
+
+    paths: list[Path] = Field([], max_length=100_000)
+    to: Text | None = Field(None, examples=["branch:fix-login"])
+    message: Text | None = None
+    mark_conflicts: bool = False
+
+
+class Fork(Body):
+    """Copies to be made."""
+
+    new_id: Annotated[str, Field(min_length=1, max_length=401)] | None = Field(None, examples=["fix-login/a2"])
+    count: Annotated[int, Field(ge=1, le=1000)] = 1
+    snapshot: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+
+
+class Undo(Body):
+    """What to take back."""
+
+    operation_id: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None, description="the newest operation if left out"
+    )
+
+
+class BringBack(Body):
+    """How to bring something back from the trash."""
+
+    new_id: Annotated[str, Field(min_length=1, max_length=401)] | None = None
+
+
+class Sweep(Body):
+    """What to delete for good."""
+
+    dry_run: bool = False
+    everything: bool = Field(False, description="whatever is in the trash, however young")
+    uids: list[Name] = Field([], max_length=100_000)
+
+
+class NewTemplate(Body):
+    """A template to be kept: a folder of the server's machine, or the files of a workspace."""
+
+    name: Name
+    folder: Text | None = None
+    workspace: Annotated[str, Field(max_length=401)] | None = None
+
+
+class Folder(Body):
+    """A folder to be selected."""
+
+    folder: Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class NewMessage(Body):
+    """A message to a workspace."""
+
+    text: Text
+    sender: Name | None = None
+
+
+class NewToken(Body):
+    """A token to be made."""
+
+    workspace_id: Annotated[str, Field(min_length=1, max_length=401)] = Field(examples=["fix-login/a1"])
+    label: Annotated[str, Field(max_length=200)] = ""
+    expires_seconds: Seconds | None = None
+
+
+class Stop(Body):
+    """How to end a run."""
+
+    at_once: bool = Field(False, description="SIGKILL without SIGTERM before")

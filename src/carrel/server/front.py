@@ -1,0 +1,130 @@
+"""What the parts of one server share, and who is asking."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import Depends, Request
+
+from carrel.errors import Forbidden, WorkspaceNotFound
+from carrel.model.names import format_id, parse_id
+from carrel.model.token import Bearer
+
+if TYPE_CHECKING:
+    from carrel.local import Local
+    from carrel.server.streams import Hub, Tails
+    from carrel.settings import Settings
+    from carrel.workspaces import Workspaces
+else:
+    Workspaces = object  # FastAPI looks at annotations while it runs; the class itself is for the type checker
+
+
+class Front:
+    """One server: the verbs behind it, its settings, the names it answers to, and its end."""
+
+    def __init__(self, workspaces: Local, settings: Settings, hosts: frozenset[str]) -> None:
+        self.workspaces = workspaces
+        self.settings = settings
+        self.hosts = hosts
+        self.origins = frozenset(f"{scheme}://{host}" for host in hosts for scheme in ("http", "https"))
+        self.stopping = threading.Event()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.hub: Hub  # these two are given by the application
+        self.tails: Tails
+        self._hidden = _host_paths(workspaces)
+
+    def start(self) -> None:
+        """Begin to serve, on the running loop."""
+        self.hub.start()
+
+    def stop(self) -> None:
+        """End every stream."""
+        self.stopping.set()
+        self.hub.wake()
+        self.tails.wake()
+
+    def time(self) -> float:
+        """The clock of the loop."""
+        return time.monotonic()
+
+    def hide(self, text: str) -> str:
+        """The text without paths of this host."""
+        for path, name in self._hidden:
+            text = text.replace(path, name)
+        return text
+
+    def use_settings(self, settings: Settings) -> None:
+        """Go on under other settings; what is under way ends under the old ones."""
+        self.workspaces = self.workspaces.with_settings(settings)
+        self.settings = settings
+        self._hidden = _host_paths(self.workspaces)
+
+
+def _host_paths(workspaces: Local) -> tuple[tuple[str, str], ...]:
+    """What no error body shows, the longest first so that none is left in part."""
+    home, kept = workspaces.places()
+    places = {
+        kept: "<workspaces>",
+        home: "<home>",
+        os.path.expanduser("~"): "~",
+        sys.prefix: "<python>",
+        os.getcwd(): ".",
+    }
+    return tuple(sorted(((path, name) for path, name in places.items() if len(path) > 1), key=lambda row: -len(row[0])))
+
+
+def front_of(request: Request) -> Front:
+    """The server that a request came to."""
+    front: Front = request.app.state.front
+    return front
+
+
+def bearer_of(request: Request) -> Bearer:
+    """Who asks, as the guard found out."""
+    bearer: Bearer = request.scope["state"]["bearer"]
+    return bearer
+
+
+def verbs_of(request: Request) -> Any:
+    """The verbs on behalf of who asks."""
+    bearer, headers = bearer_of(request), request.headers
+    actor, agent_of = bearer.actor_id, bearer.workspace_id
+    if agent_of is None:  # the owner may act in another's name, and with fewer rights, never with more
+        actor = headers.get("x-aw-actor") or actor
+        agent_of = headers.get("x-aw-agent-of")
+    return front_of(request).workspaces.acting_as(
+        actor,
+        correlation_id=headers.get("x-correlation-id") or request.scope["state"]["request_id"],
+        causation_id=headers.get("x-causation-id") or "",
+        agent_of=agent_of,
+    )
+
+
+def owner_only(request: Request) -> None:
+    """Refuse every token but the owner's."""
+    if bearer_of(request).workspace_id is not None:
+        raise Forbidden("this is for the owner", hint="the token is good for one workspace only")
+
+
+def check_reach(bearer: Bearer, workspace_id: str) -> str:
+    """The id, if the bearer may know of that workspace: one that it may not know of is one that does not exist."""
+    if bearer.workspace_id not in (None, workspace_id):
+        raise WorkspaceNotFound.of(workspace_id)
+    return workspace_id
+
+
+def workspace_of(request: Request, task: str, agent: str) -> str:
+    """The workspace that the address names."""
+    return check_reach(bearer_of(request), format_id(*parse_id(f"{task}/{agent}")))
+
+
+Verbs = Annotated[Workspaces, Depends(verbs_of)]
+Here = Annotated[Front, Depends(front_of)]
+Asker = Annotated[Bearer, Depends(bearer_of)]
+WorkspaceId = Annotated[str, Depends(workspace_of)]
+OWNER = [Depends(owner_only)]

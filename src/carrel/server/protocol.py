@@ -1,0 +1,82 @@
+"""HTTP on the wire: uvicorn's, with limits on what arrives before anybody has looked at it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_BYTES = 32 << 10
+HEAD_SECONDS = 20.0
+MAX_HEADERS = 100
+
+
+class Protocol(HttpToolsProtocol):
+    """A connection. A head that is too large, or does not come to its end in time, is the end of it."""
+
+    _in_head = True
+    _head_bytes = 0
+    _head_timer: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            if self._head_timer is None:
+                self._expect_head()
+            self._head_bytes += len(data)
+            # A body may come with its head: only what has not become a request yet is counted against the limit.
+            for start in range(0, len(data), HEAD_BYTES):
+                if self.transport.is_closing():
+                    return
+                super().data_received(data[start : start + HEAD_BYTES])
+                if self._in_head and self._head_bytes > HEAD_BYTES:
+                    self._refuse(b"431 Request Header Fields Too Large")
+                    return
+        else:
+            super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+        extensions: dict[str, Any] = {"carrel.abort": self.transport.abort}
+        self.scope["extensions"] = extensions
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        if len(self.headers) > MAX_HEADERS:
+            raise ValueError("too many headers")  # the parser ends here, and the connection with 400
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_bytes = 0
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.pipeline:
+            self._in_head, self._head_bytes = True, 0
+
+    def _expect_head(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._late)
+
+    def _late(self) -> None:
+        self._head_timer = None
+        if self._in_head and not self.transport.is_closing():
+            self.transport.abort()
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse(self, status: bytes) -> None:
+        self.transport.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        self.transport.close()

@@ -1,0 +1,72 @@
+"""What happened: the log as a list, or as it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import Header, Query
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from carrel.answers import Event
+from carrel.errors import BadRequest
+from carrel.server.front import Asker, Here, Verbs
+from carrel.server.reach import shown_event
+from carrel.server.routing import failing, make_router
+from carrel.server.streams import Hub, Stream
+from carrel.server.wire import answer
+
+router = make_router(tags=["events"])
+MAX_EVENTS = 1000
+LAST = 1 << 62
+
+
+@router.get(
+    "/api/events",
+    response_model=list[Event],
+    responses={
+        200: {
+            "description": "A list, or with `follow` server-sent events: one event as JSON in each, `id` its position.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        **failing(),
+    },
+)
+async def events(
+    front: Here,
+    asker: Asker,
+    verbs: Verbs,
+    after: Annotated[int | None, Query(ge=0, le=LAST)] = None,
+    task_id: str | None = None,
+    type: Annotated[str | None, Query(description="names of types, separated by commas")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_EVENTS)] = MAX_EVENTS,
+    follow: bool = False,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """The events after a position. With `follow` they go on as they happen; without `after` from now on."""
+    query: dict[str, Any] = {"task": task_id, "types": tuple(type.split(",")) if type else ()}
+    if not follow:
+        found = await run_in_threadpool(lambda: list(verbs.events(after=after or 0, limit=limit, **query)))
+        shown = (shown_event(asker, event) for event in found)
+        return answer([event for event in shown if event is not None])
+    verbs.events(**query, limit=0)  # says what is wrong with the query
+    hub: Hub = front.hub
+    start = resume_at(last_event_id, after)
+    position = hub.position if start is None else start
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"retry: 1000\n: the log\n\n"
+        async for piece in hub.after(position, query, lambda event: shown_event(asker, event)):
+            yield piece or b":\n\n"
+
+    return Stream(hub, pieces, "text/event-stream")
+
+
+def resume_at(last_event_id: str | None, after: int | None) -> int | None:
+    """Where a listener goes on: what it saw last, else what it asks for."""
+    if last_event_id is None:
+        return after
+    if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 20):
+        raise BadRequest("Last-Event-ID is no position")
+    return int(last_event_id)

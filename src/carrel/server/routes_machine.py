@@ -1,0 +1,157 @@
+"""The home and the machine: health, space, folders, templates, tokens, and the session of a token."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+from starlette.responses import Response
+
+from carrel.answers import Message, Probe, RecentFolder, Snapshot, Template, Token, Usage, Workspace
+from carrel.errors import Forbidden
+from carrel.model.value import Value
+from carrel.server.bodies import Folder, NewMessage, NewSnapshot, NewTemplate, NewToken, Restore
+from carrel.server.front import OWNER, Asker, Verbs, WorkspaceId
+from carrel.server.routes_states import RestoreDone, list_snapshots, restore_snapshot, take_snapshot
+from carrel.server.routes_workspaces import get_workspace
+from carrel.server.routing import WORKSPACE, failing, make_router
+from carrel.server.wire import answer
+
+router = make_router(tags=["machine"])
+
+
+class Health(Value):
+    """That the server answers; it says nothing else to those without a token."""
+
+    status: str
+
+
+class TokenMade(Value):
+    """A new token. The text is given only here."""
+
+    token: Token
+    text: str
+
+
+@router.get("/healthz", response_model=Health, responses={421: failing()[421]})
+async def healthz() -> Response:
+    """Whether the server answers."""
+    return answer(Health(status="ok"))
+
+
+@router.get("/api/doctor", response_model=list[Probe], responses=failing(), dependencies=OWNER)
+def doctor(verbs: Verbs) -> Response:
+    """What this machine can do."""
+    return answer(verbs.doctor())
+
+
+@router.get("/api/usage", response_model=Usage, responses=failing(), dependencies=OWNER)
+def usage(verbs: Verbs) -> Response:
+    """What takes space."""
+    return answer(verbs.usage())
+
+
+@router.get("/api/recent", response_model=list[RecentFolder], responses=failing(), dependencies=OWNER)
+def recent(verbs: Verbs) -> Response:
+    """The folders that were selected, the last one first."""
+    return answer(verbs.recent())
+
+
+@router.post("/api/recent", response_model=RecentFolder, responses=failing(404), dependencies=OWNER)
+def open_folder(verbs: Verbs, body: Folder) -> Response:
+    """Select a folder of the server's machine."""
+    return answer(verbs.open_folder(body.folder))
+
+
+@router.get("/api/templates", response_model=list[Template], responses=failing(), dependencies=OWNER)
+def templates(verbs: Verbs) -> Response:
+    """The templates."""
+    return answer(verbs.templates())
+
+
+@router.post(
+    "/api/templates", status_code=201, response_model=Template, responses=failing(404, 409, 507), dependencies=OWNER
+)
+def add_template(verbs: Verbs, body: NewTemplate) -> Response:
+    """Keep a folder, or a workspace's files, as a template."""
+    return answer(verbs.add_template(body.name, folder=body.folder, workspace=body.workspace), 201)
+
+
+@router.delete("/api/templates/{name}", status_code=204, responses=failing(404), dependencies=OWNER)
+def remove_template(verbs: Verbs, name: str) -> Response:
+    """Forget a template."""
+    verbs.remove_template(name)
+    return Response(status_code=204)
+
+
+# -- mail --------------------------------------------------------------------------------------------------------------
+
+
+@router.get(f"{WORKSPACE}/messages", response_model=list[Message], responses=failing(404))
+def messages(verbs: Verbs, id: WorkspaceId) -> Response:
+    """What was written to a workspace, the oldest first."""
+    return answer(verbs.messages(id))
+
+
+@router.post(f"{WORKSPACE}/messages", status_code=201, response_model=Message, responses=failing(404, 409, 507))
+def send_message(verbs: Verbs, asker: Asker, id: WorkspaceId, body: NewMessage) -> Response:
+    """Write to a workspace."""
+    if asker.workspace_id is not None and body.sender is not None:
+        raise Forbidden("only the owner writes in another's name")
+    sender = body.sender if asker.workspace_id is None else asker.workspace_id
+    return answer(verbs.send_message(id, body.text, sender=sender), 201)
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+@router.get("/api/tokens", response_model=list[Token], responses=failing(404), dependencies=OWNER)
+def tokens(verbs: Verbs, workspace_id: Annotated[str | None, Query(min_length=1, max_length=401)] = None) -> Response:
+    """The tokens that were made, also those that are good no more."""
+    return answer(verbs.tokens(workspace_id))
+
+
+@router.post("/api/tokens", status_code=201, response_model=TokenMade, responses=failing(404), dependencies=OWNER)
+def create_token(verbs: Verbs, body: NewToken) -> Response:
+    """Make a token that is good for one workspace."""
+    token, text = verbs.create_token(body.workspace_id, label=body.label, expires_seconds=body.expires_seconds)
+    return answer(TokenMade(token=token, text=text), 201)
+
+
+@router.delete("/api/tokens/{token_id}", response_model=Token, responses=failing(404), dependencies=OWNER)
+def revoke_token(verbs: Verbs, token_id: str) -> Response:
+    """Make a token good no more."""
+    return answer(verbs.revoke_token(token_id))
+
+
+# -- the session of a token --------------------------------------------------------------------------------------------
+
+
+def _own(asker: Asker) -> str:
+    if asker.workspace_id is None:
+        raise Forbidden("the owner's token has no workspace of its own", hint="use one of aw token create ID")
+    return asker.workspace_id
+
+
+@router.get("/api/session/workspace", response_model=Workspace, responses=failing())
+def session_workspace(verbs: Verbs, asker: Asker) -> Response:
+    """The workspace that the token is good for."""
+    return get_workspace(verbs, asker, _own(asker))
+
+
+@router.get("/api/session/workspace/snapshots", response_model=list[Snapshot], responses=failing())
+def session_snapshots(verbs: Verbs, asker: Asker) -> Response:
+    """Its kept states."""
+    return list_snapshots(verbs, _own(asker))
+
+
+@router.post("/api/session/workspace/snapshots", status_code=201, response_model=Snapshot, responses=failing())
+def session_snapshot(verbs: Verbs, asker: Asker, body: NewSnapshot) -> Response:
+    """Keep its present state."""
+    return take_snapshot(verbs, _own(asker), body)
+
+
+@router.post("/api/session/workspace/restore", response_model=RestoreDone, responses=failing())
+def session_restore(verbs: Verbs, asker: Asker, body: Restore) -> Response:
+    """Bring one of its states back."""
+    return restore_snapshot(verbs, _own(asker), body)

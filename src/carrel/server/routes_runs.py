@@ -1,0 +1,163 @@
+"""Runs: start, look, wait, stop, and what they print."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from typing import Annotated, Literal
+
+from fastapi import Depends, Header, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from carrel.answers import Explanation, Run
+from carrel.errors import RunNotFound, TimedOut
+from carrel.model.token import Bearer
+from carrel.server.bodies import NewRun, Stop
+from carrel.server.front import Asker, Front, Here, Verbs, WorkspaceId, bearer_of, front_of
+from carrel.server.reach import shown_run
+from carrel.server.routes_log import resume_at
+from carrel.server.routing import WORKSPACE, failing, make_router
+from carrel.server.streams import HEARTBEAT_SECONDS, Paced, Stream, Tail, in_threads
+from carrel.server.wire import answer, encode
+
+router = make_router(tags=["runs"])
+MAX_WAIT_SECONDS = 60
+
+
+def run_of(request: Request, run: str) -> Run:
+    """The run that the address names, if the bearer may know of it."""
+    return reachable_run(front_of(request), bearer_of(request), run)
+
+
+def reachable_run(front: Front, bearer: Bearer, run_id: str) -> Run:
+    """A run of a workspace that the bearer may not know of is one that does not exist."""
+    found = front.workspaces.get_run(run_id)
+    if bearer.workspace_id not in (None, found.workspace_id):
+        raise RunNotFound(f"there is no run {run_id}", hint="aw runs lists them")
+    return found
+
+
+ThisRun = Annotated[Run, Depends(run_of)]
+
+
+@router.post(f"{WORKSPACE}/runs", status_code=201, response_model=Run, responses=failing(404, 409, 507))
+def start_run(verbs: Verbs, asker: Asker, id: WorkspaceId, body: NewRun) -> Response:
+    """Start a command in a workspace; it goes on by itself. 409 while another one is active there."""
+    started = verbs.run(id, body.command, **body.model_dump(exclude={"command"}, exclude_unset=True))
+    return answer(shown_run(asker, started), 201, {"location": f"/api/runs/{started.id}"})
+
+
+@router.get(f"{WORKSPACE}/runs", response_model=list[Run], responses=failing(404))
+def list_workspace_runs(verbs: Verbs, asker: Asker, id: WorkspaceId) -> Response:
+    """The runs of a workspace, oldest first."""
+    verbs.get(id)
+    return answer([shown_run(asker, run) for run in verbs.runs(id)])
+
+
+@router.get("/api/runs", response_model=list[Run], responses=failing())
+def list_runs(verbs: Verbs, asker: Asker) -> Response:
+    """All runs, oldest first."""
+    return answer([shown_run(asker, run) for run in verbs.runs(asker.workspace_id)])
+
+
+@router.get("/api/runs/{run}", response_model=Run, responses=failing(404))
+async def get_run(
+    front: Here,
+    asker: Asker,
+    verbs: Verbs,
+    run: str,
+    wait: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, description="seconds to wait for its end")] = 0,
+) -> Response:
+    """One run, with `wait` when it has ended or the time is over."""
+    found = await run_in_threadpool(reachable_run, front, asker, run)
+    end = front.time() + wait
+    while found.is_active and (left := end - front.time()) > 0 and not front.stopping.is_set():
+        position = front.hub.position
+        try:
+            found = await run_in_threadpool(verbs.wait, run, timeout_seconds=0)  # also notices a runner that died
+        except TimedOut:
+            await front.hub.wait(position, min(left, 1.0))
+    return answer(shown_run(asker, found))
+
+
+@router.post("/api/runs/{run}/stop", response_model=Run, responses=failing(404, 504))
+def stop_run(verbs: Verbs, asker: Asker, run: ThisRun, body: Stop | None = None) -> Response:
+    """End a run: its whole tree is asked to stop, then killed. One that has ended is left as it is."""
+    return answer(shown_run(asker, verbs.stop(run.id, at_once=body.at_once if body else False)))
+
+
+@router.get("/api/runs/{run}/why", response_model=Explanation, responses=failing(404))
+def why(verbs: Verbs, run: ThisRun) -> Response:
+    """What held a run, and what it was denied."""
+    return answer(verbs.why(run.id))
+
+
+@router.get(
+    "/api/runs/{run}/output",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The bytes; with `follow` or `format=events` server-sent events, one for each piece: "
+            '`{"stream": "stdout", "time_ns": …, "text": …}`, or `base64` where a piece is no UTF-8.',
+            "content": {
+                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+                "text/event-stream": {"schema": {"type": "string"}},
+            },
+        },
+        **failing(404),
+    },
+)
+async def output(
+    front: Here,
+    asker: Asker,
+    run: str,
+    follow: bool = False,
+    format: Literal["bytes", "events"] = "bytes",
+    stream: Literal["both", "stdout", "stderr"] = "both",
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """What a run printed, now or until its end. `Last-Event-ID` resumes after the piece of that number."""
+    found = await run_in_threadpool(reachable_run, front, asker, run)
+    wanted = {"both": (1, 2), "stdout": (1,), "stderr": (2,)}[stream]
+    if not follow and format == "bytes":
+        pieces = front.workspaces.output(found.id)
+        return Paced(lambda: in_threads(data for name, _, data in pieces if name in wanted), "application/octet-stream")
+    seen = resume_at(last_event_id, None) or 0
+    tail = front.tails.of(found.id) if follow else None
+    return Stream(front.hub, lambda: _frames(front, found.id, wanted, seen, tail), "text/event-stream")
+
+
+async def _frames(
+    front: Front, run_id: str, wanted: tuple[int, ...], seen: int, tail: Tail | None
+) -> AsyncIterator[bytes]:
+    offset = count = 0
+    yield b"retry: 1000\n: output\n\n"
+    while not front.stopping.is_set():
+        looked, is_last = tail.seen if tail else 0, tail is None or tail.is_over  # asked before reading
+        pieces, offset_after = await run_in_threadpool(front.workspaces.read_output, run_id, offset)
+        text = b"".join(
+            _frame(number, piece)
+            for number, piece in enumerate(pieces, count + 1)
+            if number > seen and piece[0] in wanted
+        )
+        count += len(pieces)
+        if text:
+            yield text
+        if offset_after > offset:
+            offset = offset_after
+        elif is_last or tail is None:
+            yield b"event: end\ndata: {}\n\n"
+            return
+        elif not await tail.wait(looked, HEARTBEAT_SECONDS):
+            yield b":\n\n"
+
+
+def _frame(number: int, piece: tuple[int, int, bytes]) -> bytes:
+    name, time_ns, data = piece
+    shown: dict[str, object] = {"stream": "stdout" if name == 1 else "stderr", "time_ns": time_ns}
+    try:
+        shown["text"] = data.decode()
+    except UnicodeDecodeError:
+        shown["base64"] = b64encode(data).decode()
+    return b"id: %d\ndata: %s\n\n" % (number, encode(shown))

@@ -1,0 +1,128 @@
+"""States of a workspace: keep, bring back, compare, give back, copy, take back."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+from starlette.responses import Response
+
+from carrel.answers import Applied, Candidate, Change, Diff, Operation, Restored, Snapshot, Workspace
+from carrel.model.value import Value
+from carrel.server.bodies import Apply, BringBack, Fork, NewSnapshot, Restore, Sweep, Undo
+from carrel.server.front import OWNER, Verbs, WorkspaceId
+from carrel.server.routing import WORKSPACE, failing, make_router
+from carrel.server.wire import answer
+
+router = make_router(tags=["states"])
+State = Annotated[str, Query(min_length=1, max_length=200, description="`base`, `now`, or a snapshot")]
+
+
+class RestoreDone(Value):
+    """What a restore did, and the operation that `undo` takes back."""
+
+    operation_id: str
+    restored: Restored
+
+
+class UndoDone(Value):
+    """The operation that took something back, and the workspaces that it concerns."""
+
+    operation: Operation
+    workspaces: list[Workspace]
+
+
+@router.get(f"{WORKSPACE}/snapshots", response_model=list[Snapshot], responses=failing(404))
+def list_snapshots(verbs: Verbs, id: WorkspaceId) -> Response:
+    """The kept states, oldest first, beginning with the base."""
+    return answer(verbs.snapshots(id))
+
+
+@router.post(f"{WORKSPACE}/snapshots", status_code=201, response_model=Snapshot, responses=failing(404, 409, 507))
+def take_snapshot(verbs: Verbs, id: WorkspaceId, body: NewSnapshot) -> Response:
+    """Keep everything that the workspace holds now."""
+    return answer(verbs.snapshot(id, label=body.label), 201)
+
+
+@router.post(f"{WORKSPACE}/restore", response_model=RestoreDone, responses=failing(404, 409, 507))
+def restore_snapshot(verbs: Verbs, id: WorkspaceId, body: Restore) -> Response:
+    """Bring a state back, whole or in part; the present one is kept first."""
+    operation_id, restored = verbs.restore(id, body.snapshot, body.paths)
+    return answer(RestoreDone(operation_id=operation_id, restored=restored))
+
+
+@router.get(f"{WORKSPACE}/diff", response_model=Diff, responses=failing(404, 409))
+def diff(
+    verbs: Verbs,
+    id: WorkspaceId,
+    from_: Annotated[str, Query(alias="from", min_length=1, max_length=200)] = "base",
+    to: State = "now",
+    path: Annotated[str | None, Query(min_length=1, max_length=4096, description="only what is there or below")] = None,
+    text: bool = True,
+    git_files: bool = False,
+    context: Annotated[int, Query(ge=0, le=100_000)] = 3,
+) -> Response:
+    """What changed between two states: a list of paths, and as `text` a unified diff."""
+    paths = [path] if path else []
+    return answer(verbs.diff(id, from_=from_, to=to, paths=paths, text=text, git_files=git_files, context=context))
+
+
+@router.get(f"{WORKSPACE}/status", response_model=list[Change], responses=failing(404, 409))
+def status(verbs: Verbs, id: WorkspaceId) -> Response:
+    """The paths that were changed and not applied."""
+    return answer(verbs.status(id))
+
+
+@router.post(f"{WORKSPACE}/apply", response_model=Applied, responses=failing(404, 409, 502, 507), dependencies=OWNER)
+def apply_changes(verbs: Verbs, id: WorkspaceId, body: Apply) -> Response:
+    """Give changes back to the origin, all or nothing."""
+    applied = verbs.apply(id, body.paths, to=body.to, message=body.message, mark_conflicts=body.mark_conflicts)
+    return answer(applied)
+
+
+@router.post(
+    f"{WORKSPACE}/fork",
+    status_code=201,
+    response_model=list[Workspace],
+    responses=failing(404, 409, 507),
+    dependencies=OWNER,
+)
+def fork_workspace(verbs: Verbs, id: WorkspaceId, body: Fork) -> Response:
+    """Copy-on-write copies, whatever the size."""
+    return answer(verbs.fork(id, new_id=body.new_id, count=body.count, snapshot=body.snapshot), 201)
+
+
+# -- taking back -------------------------------------------------------------------------------------------------------
+
+
+@router.get("/api/operations", response_model=list[Operation], responses=failing(), dependencies=OWNER)
+def operations(verbs: Verbs) -> Response:
+    """What was done, newest first."""
+    return answer(verbs.operations())
+
+
+@router.post("/api/undo", response_model=UndoDone, responses=failing(404, 409, 507), dependencies=OWNER)
+def undo(verbs: Verbs, body: Undo) -> Response:
+    """Take back the newest operation, or the one named."""
+    operation, workspaces = verbs.undo(body.operation_id)
+    return answer(UndoDone(operation=operation, workspaces=list(workspaces)))
+
+
+@router.get("/api/trash", response_model=list[Workspace], responses=failing(), dependencies=OWNER)
+def trash(verbs: Verbs) -> Response:
+    """The workspaces that were destroyed and can be brought back."""
+    return answer(verbs.trash())
+
+
+@router.post(
+    "/api/trash/{name}/restore", response_model=Workspace, responses=failing(404, 409, 507), dependencies=OWNER
+)
+def restore_trashed(verbs: Verbs, name: str, body: BringBack) -> Response:
+    """Bring one workspace back, by its uid."""
+    return answer(verbs.restore_trashed(name, new_id=body.new_id))
+
+
+@router.post("/api/sweep", response_model=list[Candidate], responses=failing(404, 409), dependencies=OWNER)
+def sweep(verbs: Verbs, body: Sweep) -> Response:
+    """Delete for good what has been in the trash for its time."""
+    return answer(verbs.sweep(dry_run=body.dry_run, everything=body.everything, uids=body.uids))

@@ -1,0 +1,51 @@
+"""Where the server of a home listens, for those who want to find it."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+
+from carrel.errors import from_os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from carrel.home import Home
+
+
+def announce_server(home: Home, url: str) -> None:
+    """Write down that this process serves the home at this address."""
+    own = f"{_path(home)}.{os.getpid()}"
+    try:
+        with open(own, "w", encoding="ascii") as file:
+            json.dump({"url": url, "pid": os.getpid()}, file)
+        os.rename(own, _path(home))
+    except OSError as error:
+        raise from_os(error, "the server's address") from error
+
+
+def withdraw_server(home: Home) -> None:
+    """Take the address back, unless another process has announced its own since."""
+    if _read(home).get("pid") == os.getpid():
+        with suppress(FileNotFoundError):
+            os.unlink(_path(home))
+
+
+def find_server(home: Home) -> str | None:
+    """The address of the server whose process lives, or None."""
+    found = _read(home)
+    url, pid = found.get("url"), found.get("pid")
+    return url if isinstance(url, str) and isinstance(pid, int) and os.path.exists(f"/proc/{pid}") else None
+
+
+def _path(home: Home) -> str:
+    return f"{home.path}/server"
+
+
+def _read(home: Home) -> dict[str, object]:
+    try:
+        with open(_path(home), encoding="ascii") as file:
+            found = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -529,11 +529,31 @@ class Local:
         )
 
     def sweep(
-        self, *, dry_run: bool = False, everything: bool = False, uids: Sequence[str] = ()
+        self,
+        *,
+        dry_run: bool = False,
+        everything: bool = False,
+        uids: Sequence[str] = (),
+        free_bytes: int | None = None,
     ) -> Sequence[Candidate]:
         from carrel.verbs.sweep import sweep
 
-        return sweep(self._home, dry_run=dry_run, everything=everything, uids=uids)
+        return sweep(self._home, dry_run=dry_run, everything=everything, uids=uids, free_bytes=free_bytes)
+
+    def sweep_if_due(self) -> float | None:
+        from carrel.verbs.schedule import sweep_if_due
+
+        return sweep_if_due(self._home)
+
+    def pin(self, id: str, *, reason: str = "") -> Workspace:
+        from carrel.verbs.pin import pin
+
+        return pin(self._home, id, reason=reason)
+
+    def unpin(self, id: str) -> Workspace:
+        from carrel.verbs.pin import unpin
+
+        return unpin(self._home, id)
 
     # -- the log --
 

@@ -27,6 +27,7 @@ class Storage(Value):
 
     workspaces_path: str | None = None  # null: <home>/workspaces; relative to the file that says it, or to the cwd
     min_free_mb: int = 16  # below this no workspace is made
+    max_cache_gb: float | None = None  # prepared checkouts and mirrors; over it the longest unused go at a sweep
     mechanism: str = "auto"  # how files are shared; auto is the cheapest that this machine has, see aw doctor
 
 
@@ -44,10 +45,14 @@ class Git(Value):
 class Workspaces(Value):
     """How large workspaces may grow, and how long they stay."""
 
-    default_max_size_mb: int | None = 1000
-    retention_days: float | None = None
-    max_total_size_gb: float | None = None
+    default_max_size_mb: int | None = 1000  # what a workspace adds to what it began with
+    default_max_files: int | None = None  # the same, counted in files and directories
+    default_max_file_mb: int | None = None  # of each file
+    max_task_size_gb: float | None = None  # of all workspaces of a task together
+    max_total_size_gb: float | None = None  # of all workspaces; from nine tenths on, a sweep takes the longest unused
+    retention_days: float | None = None  # since its last use; then a sweep takes the workspace to the trash
     trash_days: float = 7
+    sweep_every_hours: float | None = None  # while aw serve runs; null: only when somebody asks
     cleanup_on_shutdown: bool = False
     archive_workspaces: bool = False
 
@@ -188,7 +193,7 @@ def load_settings(
         if path:
             layer = _from_file(path)
             if place == directory:
-                _refuse_weaker(layer, path)
+                _refuse_weaker(layer, path, values)
             _merge(values, origins, layer, path, os.path.dirname(path))
     _merge(values, origins, _from_environment(environ), "", directory)
     _merge(values, origins, _from_flags(flags or {}), "flag", directory)
@@ -209,22 +214,38 @@ _OWNERS_ONLY = {
     "store.url": (),
     "git.private_hosts": (),
     "git.allow_ssh": (),
+    # else a project could have the owner's other workspaces thrown away
+    "storage.max_cache_gb": (),
+    **{f"workspaces.{key}": () for key in Workspaces.__types__ if not key.startswith("default_")},
 }
+# What it may say only if it asks for less than the owner allows; null is no limit.
+_ONLY_LESS = tuple(f"workspaces.{key}" for key in Workspaces.__types__ if key.startswith("default_"))
 
 
-def _refuse_weaker(layer: dict[str, Any], path: str) -> None:
+def _refuse_weaker(layer: dict[str, Any], path: str, owners: dict[str, dict[str, Any]]) -> None:
     for section, keys in layer.items():
         for key, value in keys.items():
             name = f"{section}.{key}"
             known = SECTIONS.get(section)
-            if known is not None and key in known.__defaults__ and value == known.__defaults__[key]:
+            is_default = known is not None and key in known.__defaults__ and value == known.__defaults__[key]
+            if is_default and name not in _ONLY_LESS:  # of these the owner may have asked for less than the default
                 continue
-            if section == "agents" or (name in _OWNERS_ONLY and value not in _OWNERS_ONLY[name]):
+            allowed = owners.get(section, {}).get(key, known.__defaults__.get(key) if known else None)
+            if (
+                section == "agents"
+                or (name in _OWNERS_ONLY and value not in _OWNERS_ONLY[name])
+                or (name in _ONLY_LESS and _is_more(value, allowed))
+            ):
                 raise InvalidConfig(
                     f"{path} may not set {name} to {value!r}: a project does not open its own sandbox",
                     hint=f"say it in ~/.config/aw/aw.yaml, as {f'AW_{section}__{key}'.upper()}, or with a flag",
                     details={"key": name, "origin": path},
                 )
+
+
+def _is_more(value: Any, allowed: int | None) -> bool:
+    """Whether a limit is wider than the one that stands."""
+    return allowed is not None and (not isinstance(value, int) or value > allowed)
 
 
 def _find_file(place: str) -> str | None:

@@ -277,9 +277,24 @@ if TYPE_CHECKING:
             """Bring one workspace back from the trash."""
 
         def sweep(
-            self, *, dry_run: bool = False, everything: bool = False, uids: Sequence[str] = ()
+            self,
+            *,
+            dry_run: bool = False,
+            everything: bool = False,
+            uids: Sequence[str] = (),
+            free_bytes: int | None = None,
         ) -> Sequence[Candidate]:
-            """Delete what has been in the trash for its time."""
+            """Take what is past its time, or the longest unused until so much is free; each with its reason."""
+
+        def sweep_if_due(self) -> float | None:
+            """Sweep if `workspaces.sweep_every_hours` have passed; gives the seconds until the next time, None: never.
+            For a server that calls again then. Raises what `sweep` raises."""
+
+        def pin(self, id: str, *, reason: str = "") -> Workspace:
+            """Keep a workspace from every sweep."""
+
+        def unpin(self, id: str) -> Workspace:
+            """Let sweeps take a workspace again."""
 
         # -- the log --
         def events(

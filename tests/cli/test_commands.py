@@ -277,11 +277,40 @@ def test_sweep_says_what_would_go(aw: Aw, monkeypatch: pytest.MonkeyPatch) -> No
     aw("create", "t/a")
     aw("destroy", "t/a")
     assert [(c["workspace_id"], c["goes"]) for c in aw.ok("sweep", "--dry-run")] == [("t/a", False)]
-    assert "stays" in aw("sweep").out
+    assert "stays" in aw("sweep", "--dry-run").out
+    assert aw("sweep").out == ""
     monkeypatch.setenv("AW_WORKSPACES__TRASH_DAYS", "0")
-    assert "goes" in aw("sweep", "--dry-run").out
+    assert "deleted" in aw("sweep", "--dry-run").out
     assert aw.ok("sweep")[0]["goes"] is True
     assert aw.ok("trash") == []
+
+
+def test_what_is_pinned_says_so_and_stays(aw: Aw, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        aw("create", f"t/{name}")
+    (pinned,) = aw.ok("pin", "t/a", "--reason", "for later")
+    assert pinned["pinned"] is True
+    assert "pinned" in aw("show", "t/a").out
+    assert "ready, pinned" in aw("list").out
+    monkeypatch.setenv("AW_WORKSPACES__RETENTION_DAYS", "0")
+    swept = {c["workspace_id"]: (c["goes"], c["why"]) for c in aw.ok("sweep", "--dry-run")}
+    assert swept["t/a"] == (False, "pinned")
+    assert swept["t/b"][0] is True
+    assert "to the trash" in aw("sweep").out
+    assert [each["workspace_id"] for each in aw.ok("list")] == ["t/a"]
+    aw.ok("unpin", "t/a")
+    aw("sweep")
+    assert aw.ok("list") == []
+    assert aw.ok("undo")["workspaces"][0]["workspace_id"] == "t/a"
+
+
+def test_sweep_free_takes_a_size(aw: Aw) -> None:
+    aw("create", "t/a")
+    for text in ("5GB", "5 gib", "1.5G", "100"):
+        aw.ok("sweep", "--dry-run", "--free", text)
+    for text in ("much", "-3", "0", "GB"):
+        assert aw("sweep", "--free", text).code == 2
+    assert aw.ok("list") != []
 
 
 # -- what happened -----------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def test_later_places_win_and_each_value_knows_its_origin(
 
 def test_places_are_merged_key_by_key(places: dict[str, Path], load: Callable[..., Settings]) -> None:
     (places["system"] / "aw.toml").write_text("[git]\nshallow = false\n[workspaces]\ntrash_days = 1.5\n")
-    (places["project"] / "aw.yaml").write_text("git:\n  default_branch: trunk\nworkspaces:\n  retention_days: 3\n")
+    (places["user"] / "aw.yaml").write_text("git:\n  default_branch: trunk\nworkspaces:\n  retention_days: 3\n")
     found = load()
     assert (found.git.shallow, found.git.default_branch) == (False, "trunk")
     assert (found.workspaces.trash_days, found.workspaces.retention_days) == (1.5, 3)
@@ -96,7 +96,7 @@ def test_variables_are_text_and_mean_numbers_booleans_lists_or_nothing(load: Cal
 
 
 def test_settings_can_be_handed_on_as_variables(places: dict[str, Path], load: Callable[..., Settings]) -> None:
-    (places["project"] / "aw.yaml").write_text("workspaces: {trash_days: 2, default_max_size_mb: null}\n")
+    (places["user"] / "aw.yaml").write_text("workspaces: {trash_days: 2, default_max_size_mb: null}\n")
     assert load(load().as_environment()).replace(origins={}) == load().replace(origins={})
 
 
@@ -221,6 +221,11 @@ def test_settings_reach_the_verbs(aw: Aw, monkeypatch: pytest.MonkeyPatch, tmp_p
         ("sandbox: {secrets: ['h x /etc/passwd']}", "sandbox.secrets"),
         ("store: {url: 'postgresql://elsewhere/x'}", "store.url"),
         ("agents: {claude: {command: [sh]}}", "agents.claude"),
+        ("workspaces: {trash_days: 0}", "workspaces.trash_days"),
+        ("workspaces: {retention_days: 0}", "workspaces.retention_days"),
+        ("workspaces: {max_total_size_gb: 0.001}", "workspaces.max_total_size_gb"),
+        ("workspaces: {default_max_size_mb: 1001}", "workspaces.default_max_size_mb"),
+        ("workspaces: {default_max_size_mb: null}", "workspaces.default_max_size_mb"),
     ],
 )
 def test_a_project_cannot_open_its_own_sandbox(text: str, key: str, tmp_path: Path) -> None:
@@ -242,6 +247,17 @@ def test_a_project_may_make_its_sandbox_tighter(tmp_path: Path) -> None:
     (tmp_path / "aw.yaml").write_text("sandbox: {default: bubblewrap, network: none, memory_mb: 100}\n")
     loaded = load_settings({"HOME": str(tmp_path / "u")}, str(tmp_path), system_directory=str(tmp_path / "no"))
     assert loaded.sandbox.memory_mb == 100
+
+
+def test_a_project_may_ask_for_less_than_the_owner_allows_and_not_for_more(
+    places: dict[str, Path], load: Callable[..., Settings]
+) -> None:
+    (places["user"] / "aw.yaml").write_text("workspaces: {default_max_size_mb: 50}\n")
+    (places["project"] / "aw.yaml").write_text("workspaces: {default_max_size_mb: 20, default_max_files: 9}\n")
+    assert (load().workspaces.default_max_size_mb, load().workspaces.default_max_files) == (20, 9)
+    (places["project"] / "aw.yaml").write_text("workspaces: {default_max_size_mb: 1000}\n")
+    with pytest.raises(InvalidConfig, match="default_max_size_mb"):
+        load()
 
 
 def test_a_project_may_spell_out_every_default(tmp_path: Path) -> None:

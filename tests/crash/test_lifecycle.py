@@ -124,6 +124,28 @@ def after_sweep(workspaces: Local, done: bool) -> None:
     assert {workspace.state for workspace in workspaces.list(all=True)} == {"purged"}
 
 
+def unused_and_used(workspaces: Local) -> None:
+    fill(workspaces, "t/used")
+    desk = workspaces.create(id="t/unused")
+    Path(desk.path, "tmp", "scratch").write_text(CONTENT)
+
+
+def after_retention(workspaces: Local, done: bool) -> None:
+    assert holds_its_work(workspaces, "t/used")
+    if not workspaces.exists("t/unused"):
+        assert [workspace.id for workspace in workspaces.trash()] == ["t/unused"]
+        workspaces.undo()
+    else:
+        assert not done
+    assert Path(workspaces.path("t/unused"), "tmp", "scratch").read_text() == CONTENT
+
+
+def after_pin(workspaces: Local, done: bool) -> None:
+    assert workspaces.get("t/a").pinned or not done
+    workspaces.pin("t/a")
+    assert not any(each.goes for each in workspaces.sweep(free_bytes=1 << 40))
+
+
 def after_template(workspaces: Local, done: bool) -> None:
     found = [template.name for template in workspaces.templates()]
     assert found == ["python"] if done else len(found) <= 1
@@ -152,6 +174,8 @@ STEPS = {
         destroyed, lambda w: w.restore_trashed("t/a", new_id="new/place"), after_restore_elsewhere
     ),
     "empty the trash": Step(destroyed, lambda w: w.sweep(everything=True), after_sweep),
+    "sweep workspaces": Step(unused_and_used, lambda w: w.sweep(free_bytes=1 << 40), after_retention),
+    "pin": Step(lambda w: w.create(id="t/a"), lambda w: w.pin("t/a"), after_pin),
     "add a template": Step(nothing, lambda w: w.add_template("python", folder="skeleton"), after_template),
     "remove a template": Step(
         lambda w: w.add_template("python", folder="skeleton"), lambda w: w.remove_template("python"), after_removal

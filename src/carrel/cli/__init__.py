@@ -76,7 +76,9 @@ GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
             "undo": ("carrel.cli.undo", "take back the last operation, or one by its id"),
             "ops": ("carrel.cli.undo", "list what was done"),
             "trash": ("carrel.cli.undo", "list, restore or empty the trash"),
-            "sweep": ("carrel.cli.undo", "delete what has been in the trash for its time"),
+            "sweep": ("carrel.cli.undo", "take what is past its time, and say why the rest stays"),
+            "pin": ("carrel.cli.undo", "keep workspaces from every sweep"),
+            "unpin": ("carrel.cli.undo", "let sweeps take workspaces again"),
         },
     ),
     (

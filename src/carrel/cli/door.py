@@ -205,6 +205,22 @@ def size(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def parse_size(text: str) -> int:
+    """`500MB`, `5 GiB` or a number of bytes; every unit is a power of 1024, as it is printed."""
+    bare = text.strip().upper().removesuffix("B").removesuffix("I")
+    number, unit = (bare[:-1], bare[-1]) if bare[-1:] in _UNITS and bare[-1:] else (bare, "")
+    try:
+        found = int(float(number) * _UNITS[unit])
+    except (ValueError, OverflowError):
+        found = 0
+    if found <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 500MB or 5GB")
+    return found
+
+
 def add_ids(parser: argparse.ArgumentParser, *, many: bool = False, optional: bool = False) -> None:
     """IDs may be given positionally or with --id."""
     parser.add_argument("ids", nargs="*", metavar="ID", help="a workspace: TASK/AGENT, or TASK for TASK/main")

@@ -156,7 +156,10 @@ def _list(door: Door, args: argparse.Namespace) -> None:
             [{**each, "changed": count} for each, count in zip(found, changed, strict=True)] if changed else found
         )
         return
-    rows = [[w.id, w.state, w.source, w.created_at[:16].replace("T", " "), w.path] for w in workspaces]
+    rows = [
+        [w.id, f"{w.state}{', pinned' * w.pinned}", w.source, w.created_at[:16].replace("T", " "), w.path]
+        for w in workspaces
+    ]
     headers = ["WORKSPACE", "STATE", "SOURCE", "CREATED (UTC)", "PATH"]
     if looked_into:
         headers.insert(2, "CHANGES")
@@ -226,6 +229,8 @@ def details(workspace: Workspace, changed: int | None = 0) -> str:
         ("uid", workspace.uid),
         ("changes", _not_applied(workspace, changed)),
     ]
+    if workspace.pinned:
+        facts.append(("pinned", "no sweep takes it"))
     if workspace.reason:
         facts.append(("reason", workspace.reason))
     facts += [(f"config {key}", _short(value)) for key, value in workspace.config.items()]

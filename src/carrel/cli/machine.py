@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from carrel.cli.door import Command, add_ids, ids_of, size, style, table, to_json
 from carrel.model.text import printable
 
@@ -23,19 +25,50 @@ def _usage(door: Door, args: argparse.Namespace) -> None:
         door.print(found)
         return
     rows = [
-        (row.workspace_id, row.state, size(row.bytes), row.files, size(row.max_bytes) if row.max_bytes else "-")
+        (
+            f"{row.workspace_id}{' (pinned)' * row.pinned}",
+            row.state,
+            size(row.bytes),
+            size(row.shared_bytes) if row.shared_bytes else "-",
+            row.files,
+            size(row.max_bytes) if row.max_bytes else "-",
+            _bar(row.bytes, row.max_bytes),
+        )
         for row in sorted(found.workspaces, key=lambda row: -row.bytes)
     ]
-    print(table(("WORKSPACE", "STATE", "SIZE", "FILES", "LIMIT"), rows))
+    print(table(("WORKSPACE", "STATE", "OWN", "SHARED", "FILES", "LIMIT", ""), rows))
     print()
+    used = found.disk_total_bytes - found.disk_free_bytes
     for name, value in (
-        ("workspaces", size(found.workspaces_bytes)),
+        ("workspaces", f"{size(found.workspaces_bytes)} of their own, {size(found.shared_bytes)} shared"),
+        ("snapshots", size(found.snapshots_bytes)),
         ("trash", f"{size(found.trash_bytes)} in {found.trash} workspaces"),
-        ("cache", size(found.cache_bytes)),
+        ("caches", size(found.cache_bytes)),
+        ("archives", size(found.archives_bytes)),
+        ("output", f"{size(found.runs_bytes)} of runs"),
         ("event log", size(found.log_bytes)),
-        ("disk", f"{size(found.disk_free_bytes)} free of {size(found.disk_total_bytes)}"),
+        (
+            "disk",
+            f"{size(found.disk_free_bytes)} free of {size(found.disk_total_bytes)}"
+            f"  {_bar(used, found.disk_total_bytes)}",
+        ),
     ):
-        print(f"{style(name.ljust(10), '2')}  {value}")
+        print(f"{style(name.ljust(10), '2')}  {value.rstrip()}")
+    if found.sweepable_bytes:
+        door.hint(f"aw sweep takes {size(found.sweepable_bytes)} or more; aw sweep --dry-run says what and why")
+
+
+def _bar(used: int, limit: int | None, width: int = 20) -> str:
+    """How full it is, as a picture on a terminal and as a number elsewhere."""
+    if not limit:
+        return ""
+    share = used / limit
+    percent = f"{share:.0%}"
+    if not sys.stdout.isatty():
+        return percent
+    full = min(width, round(share * width))
+    colour = "31" if share >= 1 else "33" if share >= 0.8 else "32"
+    return f"{style('█' * full, colour)}{style('░' * (width - full), '2')} {percent}"
 
 
 def _no_arguments(_: argparse.ArgumentParser) -> None:

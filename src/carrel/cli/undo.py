@@ -1,16 +1,18 @@
-"""aw undo, ops, trash, sweep."""
+"""aw undo, ops, trash, sweep, pin, unpin."""
 
 from __future__ import annotations
 
-from carrel.cli.door import Command, size, table
+from carrel.cli.door import Command, add_ids, ids_of, parse_size, size, table
 from carrel.errors import InvalidUsage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator, Sequence
 
     from carrel.cli.door import Door
     from carrel.model.operation import Operation
+    from carrel.verbs.sweep import Candidate
 
 
 def _undo_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,25 +86,73 @@ def _trash(door: Door, args: argparse.Namespace) -> None:
 
 def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only say what would go, and why the rest stays")
+    parser.add_argument(
+        "--free",
+        metavar="SIZE",
+        type=parse_size,
+        help="as 500MB or 5GB: caches, then workspaces go, the longest unused first, until so much is free or in the "
+        "trash; never what is pinned, at work, or holds unapplied changes",
+    )
 
 
 def _sweep(door: Door, args: argparse.Namespace) -> None:
-    candidates = door.workspaces.sweep(dry_run=args.dry_run)
+    candidates = door.workspaces.sweep(dry_run=args.dry_run, free_bytes=args.free)
     rows = [
-        (c.uid, c.workspace_id, "goes" if c.goes else "stays", size(c.bytes) if c.bytes else "", c.why)
-        for c in candidates
-        if c.kind == "workspace"
+        (each.workspace_id or each.name, each.kind, _decided(each), size(each.bytes) if each.bytes else "", each.why)
+        for each in candidates
+        if each.kind in ("workspace", "trash", "cache", "archive") and (args.dry_run or args.free or each.goes)
     ]
-    thinned: dict[tuple[str, str], int] = {}
+    thinned: dict[str, int] = {}
     for each in candidates:
         if each.kind == "snapshot":
-            thinned[each.uid, each.workspace_id] = thinned.get((each.uid, each.workspace_id), 0) + 1
-    for (uid, workspace_id), count in thinned.items():
-        rows.append((uid, workspace_id, "goes", "", f"{count} snapshot{'s' * (count != 1)}, thinned out with age"))
-    rows += [("", "", "goes", size(c.bytes), c.why) for c in candidates if c.kind in ("objects", "layers")]
-    door.print(candidates, table(("UID", "WORKSPACE", "", "SIZE", "WHY"), rows) if rows else None)
-    if args.dry_run:
-        door.hint(f"aw sweep frees {size(sum(c.bytes for c in candidates if c.goes))}")
+            thinned[each.workspace_id] = thinned.get(each.workspace_id, 0) + 1
+    for workspace_id, count in thinned.items():
+        rows.append((workspace_id, "snapshots", "deleted", "", f"{count}, thinned out with age"))
+    rows += [("", each.kind, "deleted", size(each.bytes), each.why) for each in candidates if each.kind in _STATES]
+    door.print(candidates, table(("WHAT", "KIND", "", "SIZE", "WHY"), rows) if rows else None)
+    for line in _summary(candidates, args):
+        door.hint(line)
+
+
+_STATES = ("objects", "layers")
+
+
+def _decided(candidate: Candidate) -> str:
+    if not candidate.goes:
+        return "stays"
+    return "to the trash" if candidate.kind == "workspace" else "deleted"
+
+
+def _summary(candidates: Sequence[Candidate], args: argparse.Namespace) -> Iterator[str]:
+    """What came free, what waits in the trash, and what was wanted and is not to be had."""
+    would = "would " if args.dry_run else ""
+    freed = sum(each.bytes for each in candidates if each.goes and each.kind != "workspace")
+    trashed = sum(each.bytes for each in candidates if each.goes and each.kind == "workspace")
+    if freed or args.dry_run:
+        yield f"{size(freed)} {would}come free"
+    if trashed:
+        yield f"{size(trashed)} {would}go to the trash: aw undo brings it back, aw trash empty deletes it for good"
+    if args.free and freed + trashed < args.free:
+        yield f"{size(args.free - freed - trashed)} less than was wanted: the rest stays for the reasons above"
+
+
+def _pin_arguments(parser: argparse.ArgumentParser) -> None:
+    add_ids(parser, many=True)
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why, for the log")
+
+
+def _pin(door: Door, args: argparse.Namespace) -> None:
+    pinned = [door.workspaces.pin(id, reason=args.reason) for id in ids_of(args)]
+    door.print(pinned)
+    door.hint("no sweep takes it; aw unpin lets it go again")
+
+
+def _unpin_arguments(parser: argparse.ArgumentParser) -> None:
+    add_ids(parser, many=True)
+
+
+def _unpin(door: Door, args: argparse.Namespace) -> None:
+    door.print([door.workspaces.unpin(id) for id in ids_of(args)])
 
 
 COMMANDS = {
@@ -113,5 +163,11 @@ COMMANDS = {
         run=_trash,
         examples="  aw trash list\n  aw trash restore fix-login/a1 --as fix-login/old\n  aw trash empty\n",
     ),
-    "sweep": Command(arguments=_sweep_arguments, run=_sweep, examples="  aw sweep --dry-run\n  aw sweep\n"),
+    "sweep": Command(
+        arguments=_sweep_arguments,
+        run=_sweep,
+        examples="  aw sweep --dry-run\n  aw sweep\n  aw sweep --free 5GB\n",
+    ),
+    "pin": Command(arguments=_pin_arguments, run=_pin, examples="  aw pin fix-login/a1 --reason 'for the release'\n"),
+    "unpin": Command(arguments=_unpin_arguments, run=_unpin, examples="  aw unpin fix-login/a1\n"),
 }

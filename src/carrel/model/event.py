@@ -137,6 +137,35 @@ class WorkspacePurged(Fact):
     operation_id: str
 
 
+class WorkspacePinned(Fact):
+    """No sweep takes the workspace, whatever its age."""
+
+    reason: str = ""
+
+
+class WorkspaceUnpinned(Fact):
+    """Sweeps may take the workspace again."""
+
+
+class QuotaWarned(Fact):
+    """The workspace came over four fifths of what it may take; said once for each time that it does."""
+
+    limit: str  # size, files, task, total
+    used: int
+    allowed: int
+    run_id: str = ""  # of the run that grew it, if one did
+
+
+class QuotaExceeded(Fact):
+    """The workspace may not grow any more, until something in it is deleted."""
+
+    limit: str  # size, files, task, total
+    used: int
+    allowed: int
+    run_id: str = ""
+    path: str = ""  # what was to be written, if it was through us
+
+
 class FileFact(Fact):
     """Base of what was done to files through us. Paths are public ones: as the agent sees them."""
 
@@ -385,6 +414,10 @@ FACTS: tuple[type[Value], ...] = (
     WorkspaceRestoreFailed,
     WorkspacePurging,
     WorkspacePurged,
+    WorkspacePinned,
+    WorkspaceUnpinned,
+    QuotaWarned,
+    QuotaExceeded,
     FileRead,
     FileWritten,
     FileDeleted,

@@ -47,6 +47,7 @@ class Workspace(Value):
     base: str = ""  # the state that its changes are counted from
     last_root: str = ""  # the state that was kept last
     step: dict[str, object] = {}  # what a restore or apply under way is about
+    pinned: bool = False  # no sweep takes it
 
     @property
     def id(self) -> WorkspaceId:
@@ -82,6 +83,11 @@ TABLE: dict[tuple[str, str], str] = {
     ("applying", "changes_applied"): "ready",
     ("applying", "changes_apply_failed"): "ready",
     ("ready", "workspace_relayered"): "ready",
+    **{
+        (state, event): state
+        for state in ("planned", "ready", "failed")
+        for event in ("workspace_pinned", "workspace_unpinned")
+    },
 }
 
 EVENTS = frozenset(event for _, event in TABLE)
@@ -114,6 +120,9 @@ def fold(
 ) -> dict[str, Any]:
     """The workspace's record after one more event."""
     state = next_state(record, event_type, data)
+    if record and event_type in _PINS:
+        kept = {key: value for key, value in record.items() if key != "pinned"}
+        return {**kept, **_PINS[event_type], "updated_at": at}
     if record and event_type in _TAKEN_BACK and state == record["before"].get("state"):
         return {**record, **record["before"], "updated_at": at, "before": {}, "step": {}}
     new = _fresh(data, stream, at) if record is None else dict(record)
@@ -133,6 +142,7 @@ def fold(
     return new
 
 
+_PINS: dict[str, dict[str, Any]] = {"workspace_pinned": {"pinned": True}, "workspace_unpinned": {}}
 _ANNOUNCED = ("snapshot_restoring", "changes_applying")
 # A step that failed has changed nothing: what its intent said about the workspace is taken back with it.
 _TAKEN_BACK = (

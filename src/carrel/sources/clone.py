@@ -12,6 +12,7 @@ the agent commits stays in its upper layer, and the mirror is only ever read.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from carrel.errors import CloneFailed, NotARepository, TimedOut, ToolFailed, Unavailable
 from carrel.model.source import Filled, branch_name
@@ -88,6 +89,12 @@ def _with_submodules(
     return [layer, *lowers], borrows
 
 
+def say_used(directory: str) -> None:
+    """Mark a cache as used now, before looking into it: a sweep leaves alone what was used lately."""
+    with suppress(FileNotFoundError):
+        os.utime(directory)
+
+
 class _failing_as_clone:  # noqa: N801 - reads as a statement
     """Whatever git says no to inside is `clone_failed`, with the URL in its message."""
 
@@ -126,6 +133,7 @@ class Mirror:
 
     def bring(self, branch: str | None, commit: str | None) -> tuple[str | None, str]:
         """See to it that a commit is here; give its branch (None if a commit was asked for) and its id."""
+        say_used(self.directory)
         if commit:
             return None, self._bring_commit(commit)
         wanted = branch or self.options.default_branch
@@ -340,6 +348,7 @@ class Prepared:
 
     def tree(self, progress: Callable[[str], None]) -> str:
         """The path of the files, made if nobody has needed them before."""
+        say_used(self.directory)
         tree = f"{self.directory}/tree"
         if not os.path.isdir(tree):
             with _Locked(self.directory):

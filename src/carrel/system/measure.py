@@ -12,11 +12,17 @@ class Measured(Value):
 
     bytes: int
     files: int
+    directories: int = 0
+
+    @property
+    def inodes(self) -> int:
+        """Files and directories."""
+        return self.files + self.directories
 
 
 def measure(*paths: str) -> Measured:
     """Sum up trees by their allocated blocks; hard links count once, other mounts and missing paths do not."""
-    total = files = 0
+    total = files = directories = 0
     seen: set[tuple[int, int]] = set()
     for path in paths:
         try:
@@ -39,6 +45,7 @@ def measure(*paths: str) -> Measured:
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         stack.append(entry.path)
+                        directories += 1
                     else:
                         files += 1
                     if stat.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
@@ -46,4 +53,4 @@ def measure(*paths: str) -> Measured:
                             continue
                         seen.add((stat.st_dev, stat.st_ino))
                     total += stat.st_blocks * 512
-    return Measured(bytes=total, files=files)
+    return Measured(bytes=total, files=files, directories=directories)

@@ -144,15 +144,16 @@ class Hold:
 
 def frozen_in_use(carrel: str) -> set[str]:
     """Every layer that some stack names: of a workspace, in the trash too, or of what is being built."""
-    return {lower for _, stack in _stacks(carrel) for lower in stack.lowers}
+    return {lower for _, stack in stacks(carrel) for lower in stack.lowers}
 
 
 def users_of(carrel: str, layer: str) -> list[str]:
     """The uids of the workspaces that stand on a layer."""
-    return [os.path.basename(layers) for layers, stack in _stacks(carrel) if layer in stack.lowers]
+    return [os.path.basename(layers) for layers, stack in stacks(carrel) if layer in stack.lowers]
 
 
-def _stacks(carrel: str) -> Iterator[tuple[str, Stack]]:
+def stacks(carrel: str) -> Iterator[tuple[str, Stack]]:
+    """Every stack with the directory that it is in: of workspaces, in the trash too, and of what is being built."""
     for layers in (*_entries(f"{carrel}/layers"), *_entries(f"{carrel}/staging")):
         stack = read_stack(layers)
         if stack:

@@ -18,7 +18,7 @@ from carrel.verbs.create import place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from carrel.home import Home
@@ -36,17 +36,19 @@ def destroy(
     force: bool = False,
     reason: str = "requested",
     undoes: str = "",
+    check: Callable[[Workspace], None] = lambda _: None,
 ) -> list[Workspace]:
     """Move workspaces to the trash, all as one operation that one `undo` takes back.
 
     An id that was destroyed before is not an error, one that never was is WorkspaceNotFound, and then none is touched.
+    `check` sees each as it is when nobody else can change it any more, and may raise.
     """
     found = [show.find_last(home, workspace_id) for workspace_id in workspace_ids]
     for workspace_id, workspace in zip(workspace_ids, found, strict=True):
         if workspace is None and not show.was_destroyed(home, workspace_id):
             raise WorkspaceNotFound.of(show.normal_id(workspace_id))
     operation_id = home.new_id()
-    return [_destroy(home, workspace, operation_id, force, reason, undoes) for workspace in found if workspace]
+    return [_destroy(home, workspace, operation_id, force, reason, undoes, check) for workspace in found if workspace]
 
 
 def destroy_task(home: Home, task: str, *, force: bool = False, reason: str = "requested") -> list[Workspace]:
@@ -58,13 +60,22 @@ def destroy_task(home: Home, task: str, *, force: bool = False, reason: str = "r
     return destroy(home, live, force=force, reason=reason)
 
 
-def _destroy(home: Home, workspace: Workspace, operation_id: str, force: bool, reason: str, undoes: str) -> Workspace:
+def _destroy(
+    home: Home,
+    workspace: Workspace,
+    operation_id: str,
+    force: bool,
+    reason: str,
+    undoes: str,
+    check: Callable[[Workspace], None],
+) -> Workspace:
     show.check_here(home, workspace)
     _end_runs(home, workspace, force=force)
     with home.hold(workspace.id):
         current = show.find(home, workspace.id)
         if current is None:  # destroyed already, by us or by somebody who was quicker
             return show.find_last(home, workspace.id) or workspace
+        check(current)
         _refuse_losses(home, current, force=force)
         trash_path = f"{home.private}/trash/{current.uid}"
         names = current.names()

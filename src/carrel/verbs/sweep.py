@@ -1,15 +1,24 @@
-"""Delete what has been in the trash for its time, and states that nobody needs: the only verb that removes data."""
+"""Take what nobody needs any more, and say why the rest stays: the only verb that removes data.
+
+What is in the trash for its time is deleted, snapshots thin out, caches that nothing stands on go, and workspaces that
+nobody has used for their time go to the trash. `model/retention.py` decides; here facts are gathered and verdicts done.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 
-from carrel.errors import CarrelError, CleanupFailed, WorkspaceBusy
+from carrel.errors import CarrelError, CleanupFailed, Conflict, WorkspaceBusy, WorkspaceNotFound
 from carrel.model.event import WorkspacePurged, WorkspacePurging
 from carrel.model.moment import seconds
+from carrel.model.retention import Trashed, judge_cached, judge_trashed, least_recent
 from carrel.model.value import Value
 from carrel.model.workspace import Workspace
+from carrel.verbs import show
+from carrel.verbs.destroy import destroy
+from carrel.verbs.idle import judge, last_uses, rules_of
+from carrel.verbs.quota import exclusive
 from carrel.verbs.undo import trashed
 
 TYPE_CHECKING = False
@@ -18,9 +27,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from carrel.home import Home
-
+    from carrel.model.retention import Rules
 
 HOUR = 3600
+GIB = 1 << 30
 
 
 class Candidate(Value):
@@ -29,19 +39,32 @@ class Candidate(Value):
     workspace_id: str
     uid: str
     destroyed_at: str
-    age_days: float
+    age_days: float  # since it was destroyed, used or taken
     goes: bool
     why: str
-    kind: str = "workspace"  # or snapshot, objects, layers
-    name: str = ""  # the id of a snapshot
-    bytes: int = 0  # what it frees, as far as that is known beforehand
+    kind: str = "trash"  # workspace (to the trash), trash (deleted), snapshot, objects, layers, cache, archive
+    name: str = ""  # the id of a snapshot, the place of a cache
+    bytes: int = 0  # what it frees, as far as that is known beforehand; a workspace frees it when the trash is emptied
 
 
-def sweep(home: Home, *, dry_run: bool = False, everything: bool = False, uids: Sequence[str] = ()) -> list[Candidate]:
-    """Delete trash that is older than `workspaces.trash_days`; with `everything`, all of it; or just these uids.
+def sweep(
+    home: Home,
+    *,
+    dry_run: bool = False,
+    everything: bool = False,
+    uids: Sequence[str] = (),
+    free_bytes: int | None = None,
+) -> list[Candidate]:
+    """Take what the settings let go: trash past its time is deleted, workspaces past theirs go to the trash.
 
-    Unless only trash was asked for, old snapshots are thinned out too. What no state needs any more is given back to
-    the disk in any case.
+    With `everything`, all of the trash, or with `uids` just these, and nothing else. Unless only trash was asked for,
+    old snapshots are thinned out, caches come down to `storage.max_cache_gb`, and workspaces that nobody has used for
+    `workspaces.retention_days` go to the trash, archived first with `workspaces.archive_workspaces`. What no state
+    needs any more is given back to the disk in any case.
+
+    `free_bytes` wants that much space: caches that nothing stands on, then workspaces go, the longest unused first and
+    under the same rules, until that much is free or in the trash. The trash keeps its time: what is in it can be
+    brought back, and `everything` deletes it.
 
     Raises nothing for a workspace that is being brought back this instant: it stays. CleanupFailed says which files
     could not be deleted; all others are, and the next sweep tries again.
@@ -52,7 +75,7 @@ def sweep(home: Home, *, dry_run: bool = False, everything: bool = False, uids: 
     for workspace in trashed(home):
         if workspace.home != home.id or (uids and workspace.uid not in uids):
             continue
-        candidate = _judge(home, workspace, asked_for=only_trash, measured=dry_run)
+        candidate = _judge(home, workspace, asked_for=only_trash, measured=dry_run or free_bytes is not None)
         looked_at.append(candidate)
         if candidate.goes and not dry_run:
             try:
@@ -62,30 +85,141 @@ def sweep(home: Home, *, dry_run: bool = False, everything: bool = False, uids: 
     try:
         with home.hold("the states of this home", wait_seconds=0):  # one sweeper at a time
             looked_at += _sweep_states(home, looked_at, dry_run=dry_run, thin=not only_trash)
+            if not only_trash:
+                looked_at += _sweep_caches(home, _left(free_bytes, looked_at), dry_run=dry_run)
     except WorkspaceBusy:
         pass  # another one is at it
     except CarrelError as problem:
         problems.append(problem)
+    if not only_trash:
+        looked_at += _sweep_workspaces(home, _left(free_bytes, looked_at), problems, dry_run=dry_run)
     if problems:
         raise problems[0]
     return looked_at
 
 
+def plan(home: Home) -> list[Candidate]:
+    """What a sweep would take now, without the states, which take longer to look at."""
+    trash = [_judge(home, each, asked_for=False, measured=True) for each in trashed(home) if each.home == home.id]
+    return [*trash, *_sweep_caches(home, 0, dry_run=True), *_sweep_workspaces(home, 0, [], dry_run=True)]
+
+
+def _left(free_bytes: int | None, looked_at: list[Candidate]) -> int:
+    """How much of the space that is wanted has not been found yet."""
+    return max(0, (free_bytes or 0) - sum(each.bytes for each in looked_at if each.goes))
+
+
 def _judge(home: Home, workspace: Workspace, *, asked_for: bool, measured: bool) -> Candidate:
     from carrel.system.measure import measure
 
-    limit = home.settings.workspaces.trash_days
     age = max(0.0, (time.time() - seconds(workspace.updated_at)) / 86400)
+    facts = Trashed(days=age, pinned=workspace.pinned, asked_for=asked_for)
+    verdict = judge_trashed(facts, rules_of(home))
     layers = f"{home.private}/layers/{workspace.uid}"
     return Candidate(
         workspace_id=workspace.id,
         uid=workspace.uid,
         destroyed_at=workspace.updated_at,
         age_days=round(age, 3),
-        goes=asked_for or age >= limit,
-        why="asked for" if asked_for else f"in the trash for {age:.1f} of {limit:g} days",
+        goes=verdict.goes,
+        why=verdict.why,
         bytes=measure(workspace.trash_path, layers).bytes if measured else 0,
     )
+
+
+def _sweep_caches(home: Home, wanted_bytes: int, *, dry_run: bool) -> list[Candidate]:
+    """Bring the caches down to their size, and further if space is wanted: the longest unused go first."""
+    from carrel.verbs.caches import find_caches, finish, take_away
+
+    if not dry_run:
+        finish(home)
+    if not os.path.isdir(f"{home.path}/cache"):
+        return []
+    found = find_caches(home)
+    limit = home.settings.storage.max_cache_gb
+    excess = max(0, sum(cache.bytes for cache in found) - int(limit * GIB)) if limit is not None else 0
+    pressed = rules_of(home, pressed=True)
+    may_go = [cache for cache in found if judge_cached(cache.facts, pressed).goes]
+    sizes = [(cache.name, cache.facts.idle_days, cache.bytes) for cache in may_go]
+    chosen = set(least_recent(sizes, max(excess, wanted_bytes)))
+    candidates = []
+    for cache in found:
+        verdict = judge_cached(cache.facts, pressed.replace(pressed=cache.name in chosen))
+        goes = verdict.goes and (dry_run or take_away(home, cache, pressed))
+        why = verdict.why if goes == verdict.goes else "is in use again"
+        age = round(cache.facts.idle_days, 3)
+        candidates.append(_of_states("cache", why, goes=goes, name=cache.name, age_days=age, bytes=cache.bytes))
+    return candidates
+
+
+def _sweep_workspaces(home: Home, wanted_bytes: int, problems: list[CarrelError], *, dry_run: bool) -> list[Candidate]:
+    """Move workspaces past their time to the trash; if space is wanted, then also the longest unused of the others."""
+    known = last_uses(home)
+    every = show.list_all(home)
+    found = [_look(home, workspace, known, rules_of(home)) for workspace in every]
+    pressed = home.settings.workspaces.max_total_size_gb is not None or wanted_bytes > 0
+    if pressed or dry_run:
+        found = [
+            each.replace(bytes=exclusive(home, workspace).bytes) for each, workspace in zip(found, every, strict=True)
+        ]
+    if pressed:
+        others = [_look(home, workspace, known, rules_of(home, pressed=True)) for workspace in every]
+        found = _choose(found, others, max(wanted_bytes, _excess(home, found)))
+    found.sort(key=lambda each: (not each.goes, -each.age_days))
+    return [each if dry_run or not each.goes else _take(home, each, problems, pressed=pressed) for each in found]
+
+
+def _excess(home: Home, found: list[Candidate]) -> int:
+    """How much has to go for the total to be at nine tenths of what it may be: there is to be room again."""
+    total = home.settings.workspaces.max_total_size_gb
+    return max(0, sum(each.bytes for each in found) - int(total * GIB * 0.9)) if total is not None else 0
+
+
+def _choose(by_age: list[Candidate], by_need: list[Candidate], wanted_bytes: int) -> list[Candidate]:
+    """What goes by its age, and of what else may go the longest unused, until enough was found."""
+    wanted_bytes -= sum(each.bytes for each in by_age if each.goes)
+    pairs = list(zip(by_age, by_need, strict=True))
+    may_go = [(need.uid, need.age_days, age.bytes) for age, need in pairs if need.goes and not age.goes]
+    chosen = least_recent(may_go, wanted_bytes)
+    found = []
+    for age, need in pairs:
+        if age.goes or (need.goes and need.uid not in chosen):
+            found.append(age)
+        else:
+            found.append(need.replace(bytes=age.bytes))
+    return found
+
+
+def _look(home: Home, workspace: Workspace, known: dict[str, float], rules: Rules) -> Candidate:
+    desk, verdict = judge(home, workspace, rules, known)
+    return Candidate(
+        kind="workspace",
+        workspace_id=workspace.id,
+        uid=workspace.uid,
+        destroyed_at="",
+        age_days=round(desk.idle_days, 3),
+        goes=verdict.goes,
+        why=verdict.why,
+    )
+
+
+def _take(home: Home, candidate: Candidate, problems: list[CarrelError], *, pressed: bool) -> Candidate:
+    """Move one workspace to the trash, if all that let it go still holds when nobody else can change it."""
+    rules = rules_of(home, pressed=pressed)
+
+    def check(workspace: Workspace) -> None:
+        verdict = judge(home, workspace, rules, last_uses(home), is_ours=True)[1]
+        if workspace.uid != candidate.uid or not verdict.goes:
+            raise Conflict(verdict.why)
+
+    try:
+        destroy(home, [candidate.workspace_id], reason=f"sweep: {candidate.why}", check=check)
+    except (Conflict, WorkspaceNotFound) as refused:
+        return candidate.replace(goes=False, why=refused.message)
+    except CarrelError as problem:
+        problems.append(problem)
+        return candidate.replace(goes=False, why=problem.message)
+    return candidate
 
 
 def _sweep_states(home: Home, trash: list[Candidate], *, dry_run: bool, thin: bool) -> list[Candidate]:
@@ -119,8 +253,8 @@ def _sweep_states(home: Home, trash: list[Candidate], *, dry_run: bool, thin: bo
 
 
 def _of_states(kind: str, why: str, **more: Any) -> Candidate:
-    fields = {"workspace_id": "", "uid": "", "destroyed_at": "", "age_days": 0.0, **more}
-    return Candidate(goes=True, kind=kind, why=why, **fields)
+    fields = {"workspace_id": "", "uid": "", "destroyed_at": "", "age_days": 0.0, "goes": True, **more}
+    return Candidate(kind=kind, why=why, **fields)
 
 
 def sweep_in_background(home: Home) -> None:

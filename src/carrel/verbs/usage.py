@@ -1,16 +1,26 @@
-"""Measure what takes space."""
+"""Measure what takes space: what each workspace added itself, what it shares, and what else there is.
+
+Only what workspaces added is measured each time. A layer that is shared never changes: its size is looked up, and
+measured once.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 
 from carrel.model.value import Value
+from carrel.system.measure import measure
 from carrel.verbs import show
+from carrel.verbs.quota import exclusive
 from carrel.verbs.undo import trashed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from carrel.home import Home
+    from carrel.model.workspace import Workspace
+
+MIB = 1 << 20
 
 
 class WorkspaceUsage(Value):
@@ -18,55 +28,123 @@ class WorkspaceUsage(Value):
 
     workspace_id: str
     state: str
-    bytes: int
-    files: int
+    bytes: int  # exclusive: what it added itself, and what would come free without it
+    files: int  # with directories
     max_bytes: int | None
+    max_files: int | None = None
+    shared_bytes: int = 0  # of layers of ours that others may stand on too; an origin's own files do not count
+    pinned: bool = False
 
 
 class Usage(Value):
     """What everything takes."""
 
     workspaces: list[WorkspaceUsage]
-    workspaces_bytes: int
+    workspaces_bytes: int  # exclusive ones
+    shared_bytes: int  # every shared layer once
+    snapshots_bytes: int
     trash: int
     trash_bytes: int
-    log_bytes: int
     cache_bytes: int
+    archives_bytes: int
+    runs_bytes: int  # what runs printed
+    log_bytes: int
     disk_free_bytes: int
     disk_total_bytes: int
+    sweepable_bytes: int | None = None  # what aw sweep frees or takes to the trash, states aside; None: not looked
 
 
 def usage(home: Home, workspace_id: str | None = None) -> Usage:
-    """Measure one workspace or all of them, the trash, the log and the disk."""
-    from carrel.system.measure import measure
-
+    """Measure one workspace or all of them, and everything else that takes space."""
     chosen = [show.get(home, workspace_id)] if workspace_id is not None else show.list_all(home)
-    rows = []
-    for workspace in chosen:
-        limit = workspace.config.get("max_size_mb")
-        found = measure(workspace.path, f"{home.private}/layers/{workspace.uid}")
-        rows.append(
-            WorkspaceUsage(
-                workspace_id=workspace.id,
-                state=workspace.state,
-                bytes=found.bytes,
-                files=found.files,
-                max_bytes=limit * 1024 * 1024 if isinstance(limit, int) else None,
-            )
-        )
+    layers = _Layers(home)
+    rows = [_row(home, workspace, layers) for workspace in chosen]
+    shared = layers.total()
+    layers.remember()
     thrown_away = trashed(home)
-    layers = [f"{home.private}/layers/{workspace.uid}" for workspace in thrown_away]
     disk = os.statvfs(home.path)
     return Usage(
         workspaces=rows,
         workspaces_bytes=sum(row.bytes for row in rows),
+        shared_bytes=shared,
+        snapshots_bytes=measure(f"{home.path}/snapshots").bytes,
         trash=len(thrown_away),
-        trash_bytes=measure(*(workspace.trash_path for workspace in thrown_away), *layers).bytes,
-        log_bytes=sum(_size(f"{home.path}/log.db{suffix}") for suffix in ("", "-wal")),
+        trash_bytes=sum(exclusive(home, workspace).bytes for workspace in thrown_away),
         cache_bytes=measure(f"{home.path}/cache").bytes,
+        archives_bytes=measure(f"{home.path}/archives").bytes,
+        runs_bytes=measure(f"{home.path}/runs").bytes,
+        log_bytes=sum(_size(f"{home.path}/log.db{suffix}") for suffix in ("", "-wal")),
         disk_free_bytes=disk.f_bavail * disk.f_frsize,
         disk_total_bytes=disk.f_blocks * disk.f_frsize,
+        sweepable_bytes=_sweepable(home) if workspace_id is None else None,
     )
+
+
+def _row(home: Home, workspace: Workspace, layers: _Layers) -> WorkspaceUsage:
+    found = exclusive(home, workspace)
+    size, files = workspace.config.get("max_size_mb"), workspace.config.get("max_files")
+    return WorkspaceUsage(
+        workspace_id=workspace.id,
+        state=workspace.state,
+        bytes=found.bytes,
+        files=found.inodes,
+        max_bytes=size * MIB if isinstance(size, int) else None,
+        max_files=files if isinstance(files, int) else None,
+        shared_bytes=layers.below(workspace),
+        pinned=workspace.pinned,
+    )
+
+
+def _sweepable(home: Home) -> int:
+    from carrel.verbs.sweep import plan
+
+    return sum(candidate.bytes for candidate in plan(home) if candidate.goes)
+
+
+class _Layers:
+    """The sizes of shared layers, each measured when it is seen first."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._path = f"{home.path}/layer-sizes"
+        self._ours = (f"{home.private}/frozen/", f"{home.path}/cache/")
+        try:
+            with open(self._path) as file:
+                self._known: dict[str, int] = json.load(file)
+        except (OSError, ValueError):
+            self._known = {}
+        self._before = dict(self._known)
+
+    def _measured(self, path: str) -> int:
+        if path not in self._known:
+            self._known[path] = measure(path).bytes
+        return self._known[path]
+
+    def below(self, workspace: Workspace) -> int:
+        """What the workspace stands on, as far as it is ours."""
+        from carrel.system.stack import read_stack
+
+        stack = read_stack(f"{self._home.private}/layers/{workspace.uid}")
+        return sum(self._measured(path) for path in stack.lowers if path.startswith(self._ours)) if stack else 0
+
+    def total(self) -> int:
+        """All layers that workspaces made and share, each once; what lies in the cache is counted there."""
+        frozen = f"{self._home.private}/frozen"
+        names = os.listdir(frozen) if os.path.isdir(frozen) else []
+        return sum(self._measured(f"{frozen}/{name}") for name in names)
+
+    def remember(self) -> None:
+        """Write down what was measured, without the layers that are gone."""
+        kept = {path: size for path, size in self._known.items() if os.path.isdir(path)}
+        if kept == self._before:
+            return
+        fresh = f"{self._path}.{os.urandom(4).hex()}"
+        try:
+            with open(fresh, "w") as file:
+                json.dump(kept, file)
+            os.rename(fresh, self._path)
+        except OSError:  # a full disk is no reason not to say what fills it
+            return
 
 
 def _size(path: str) -> int:

@@ -30,7 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "answers": {"model", "snapshots", "store", "system", "verbs"},
     "carrel": {"errors", "model", "home", "local", "settings", "verbs", "workspaces"},
     "server": {"answers", "errors", "model", "carrel", "settings"},
-    "cli": {"errors", "model", "carrel", "settings", "server"},
+    "page": {"errors", "model", "server"},
+    "cli": {"errors", "model", "carrel", "settings", "server", "page"},
 }
 
 

@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from carrel.system.search import Found, Matches, Named
     from carrel.system.walk import Tree
     from carrel.verbs.apply import Applied
+    from carrel.verbs.attend import Conversation, Glance
     from carrel.verbs.doctor import Probe
     from carrel.verbs.download import Download
     from carrel.verbs.edit import Edited
     from carrel.verbs.mail import Message
-    from carrel.verbs.recent import RecentFolder
+    from carrel.verbs.recent import Folder, RecentFolder
     from carrel.verbs.repair import Finding
     from carrel.verbs.run import Runner
     from carrel.verbs.session import Session
@@ -318,6 +319,16 @@ class Local:
 
         return attach(self._home, run_id, from_start=from_start)
 
+    def glance(self, run_id: str, offset: int = 0, line: str = "") -> Glance:
+        from carrel.verbs.attend import glance
+
+        return glance(self._home, run_id, offset, line)
+
+    def converse(self, run_id: str) -> Conversation:
+        from carrel.verbs.attend import converse
+
+        return converse(self._home, run_id)
+
     # -- states --
 
     def snapshot(self, id: str, *, label: str = "") -> Snapshot:
@@ -597,6 +608,11 @@ class Local:
 
         return recent(self._home)
 
+    def browse(self, folder: str) -> Folder:
+        from carrel.verbs.recent import browse
+
+        return browse(os.path.join(self._directory, folder))
+
     def origin_changes(self, id: str, *, limit: int = 100) -> Sequence[str]:
         from carrel.verbs.origin import origin_changes
 
@@ -690,6 +706,11 @@ class Local:
     def public_mount(self, id: str) -> str:
         """Where a workspace appears to its agent."""
         return show.public_mount(self._home, show.get(self._home, id))
+
+    def find_server(self) -> str | None:
+        from carrel.verbs.serving import find_server
+
+        return find_server(self._home)
 
     def announce_server(self, url: str) -> None:
         from carrel.verbs.serving import announce_server

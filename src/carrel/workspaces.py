@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from carrel.system.search import Found, Matches, Named
     from carrel.system.walk import Tree
     from carrel.verbs.apply import Applied
+    from carrel.verbs.attend import Conversation, Glance
     from carrel.verbs.doctor import Probe
     from carrel.verbs.download import Download
     from carrel.verbs.edit import Edited
     from carrel.verbs.mail import Message
-    from carrel.verbs.recent import RecentFolder
+    from carrel.verbs.recent import Folder, RecentFolder
     from carrel.verbs.repair import Finding
     from carrel.verbs.session import Session
     from carrel.verbs.sweep import Candidate
@@ -137,6 +138,12 @@ if TYPE_CHECKING:
             self, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20
         ) -> tuple[Sequence[tuple[int, int, bytes]], int]:
             """Some of what a run printed so far, from an offset, and the offset to go on from."""
+
+        def glance(self, run_id: str, offset: int = 0, line: str = "") -> Glance:
+            """The last line that a run printed, and where to look on from."""
+
+        def converse(self, run_id: str) -> Conversation:
+            """Type into a run that has a terminal."""
 
         # -- states --
         def snapshot(self, id: str, *, label: str = "") -> Snapshot:
@@ -325,6 +332,9 @@ if TYPE_CHECKING:
 
         def recent(self) -> Sequence[RecentFolder]:
             """The folders that were selected, the last one first."""
+
+        def browse(self, folder: str) -> Folder:
+            """What is in a folder of the host, to choose from."""
 
         def origin_changes(self, id: str, *, limit: int = 100) -> Sequence[str]:
             """Paths in the folder of an overlay that changed since the workspace was made."""

@@ -93,6 +93,7 @@ GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
         "doors",
         {
             "serve": ("carrel.cli.serve", "answer HTTP requests"),
+            "page": ("carrel.cli.serve", "print a link that opens the page"),
             "token": ("carrel.cli.serve", "make, list and revoke tokens for workspaces"),
         },
     ),

@@ -1,19 +1,23 @@
-"""aw serve, token."""
+"""aw serve, page, token."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
 from carrel.cli.door import Command, style, table
-from carrel.errors import InvalidUsage, ToolMissing
+from carrel.errors import InvalidUsage, ToolMissing, Unavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
     from typing import Any
 
     from carrel.cli.door import Door
+    from carrel.local import Local
+    from carrel.server.app import App
     from carrel.settings import Settings
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -22,6 +26,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def _serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", metavar="ADDRESS", help="where to listen (else server.host)")
     parser.add_argument("--port", type=int, metavar="N", help="on which port (else server.port); 0: any that is free")
+    parser.add_argument("--no-page", action="store_true", help="only the API, without the page for people")
     parser.add_argument(
         "--allow-remote", action="store_true", help="listen on an address that other machines can reach"
     )
@@ -45,14 +50,59 @@ def _serve(door: Door, args: argparse.Namespace) -> None:
         raise ToolMissing(f"{error.name} is not installed", hint="pip install 'carrel[server]'") from None
     token_path = os.path.join(door.workspaces.places()[0], "token")
     door.workspaces.owner_token()
+    mount = None if args.no_page else _page()
 
-    def ready(_: Any, url: str) -> None:
+    def extend(app: App) -> None:
+        if mount is not None:
+            mount(app, door.workspaces, settings)
+
+    def ready(app: App, url: str) -> None:
         found = {"url": url, "token_path": token_path, "pid": os.getpid()}
-        door.print(found, f"{url}\n{style(f'token in {token_path}', '2')}")
+        if mount is not None:
+            from carrel.page.links import path_of
+
+            found["link"] = url + path_of(app.state.access)
+        door.print(found, f"{found.get('link', url)}\n{style(f'token in {token_path}', '2')}")
         sys.stdout.flush()
 
-    serve(door.workspaces, settings, ready=ready, load=lambda: _load(door))
+    serve(door.workspaces, settings, ready=ready, load=lambda: _load(door), extend=extend)
     door.workspaces.close()
+
+
+def _page() -> Callable[[App, Local, Settings], object] | None:
+    """The page, if what it needs is installed; without it the server serves programs only, and says so."""
+    try:
+        from carrel.page.site import mount
+    except ModuleNotFoundError as error:
+        print(f"aw: no page: {error.name} is not installed (pip install 'carrel[web]')", file=sys.stderr)
+        return None
+    return mount
+
+
+def _no_arguments(_: argparse.ArgumentParser) -> None:
+    pass
+
+
+def _open_page(door: Door, _: argparse.Namespace) -> None:
+    from http.client import HTTPConnection, HTTPException
+    from urllib.parse import urlsplit
+
+    url = door.workspaces.find_server()
+    if url is None:
+        raise Unavailable("no server runs for this home", hint="aw serve starts one, and prints a link")
+    address = urlsplit(url)
+    connection = HTTPConnection(str(address.hostname), address.port, timeout=10)
+    headers = {"Authorization": f"Bearer {door.workspaces.owner_token()}", "Host": address.netloc}
+    try:
+        connection.request("POST", "/api/links", headers=headers)
+        answer = connection.getresponse()
+        body = json.loads(answer.read())
+    except (OSError, HTTPException, ValueError) as error:
+        raise Unavailable(f"the server at {url} does not answer: {error}", hint="start it again: aw serve") from None
+    if answer.status != 201:
+        raise Unavailable(f"the server at {url} has no page", hint="start it again without --no-page")
+    link = url + body["path"]
+    door.print({"link": link}, link)
 
 
 def _load(door: Door) -> Settings:
@@ -106,6 +156,11 @@ COMMANDS = {
         arguments=_serve_arguments,
         run=_serve,
         examples="  aw serve\n  aw serve --port 0 --format json\n  aw serve --host 0.0.0.0 --allow-remote\n",
+    ),
+    "page": Command(
+        arguments=_no_arguments,
+        run=_open_page,
+        examples="  aw page      a fresh link to the page of the server that runs\n",
     ),
     "token": Command(
         arguments=_token_arguments,

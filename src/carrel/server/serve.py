@@ -31,7 +31,7 @@ class Serving(uvicorn.Server):
         config = uvicorn.Config(
             app,
             http=Protocol,
-            ws="none",
+            ws="websockets-sansio" if app.has_sockets else "none",
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -99,13 +99,16 @@ def serve(
     *,
     ready: Callable[[App, str], None] = lambda _app, _url: None,
     load: Callable[[], Settings] | None = None,
+    extend: Callable[[App], None] = lambda _app: None,
 ) -> None:
-    """Answer requests until SIGTERM or SIGINT; `ready` is called with the application and its address."""
+    """Answer requests until SIGTERM or SIGINT; `ready` is called with the application and its address. `extend` may add
+    to the application before it begins."""
     log_libraries()
     with listen(settings.server.host, settings.server.port) as listener:
         url = url_of(listener)
         port = listener.getsockname()[1]
         app = make_app(workspaces, settings, hosts_of(settings.server.host, port, settings.server.names))
+        extend(app)
         workspaces.announce_server(url)
         try:
             ready(app, url)
@@ -127,11 +130,19 @@ def log_libraries() -> None:
 class Background:
     """A server in a thread of this process: for tests, and for programs that want one beside their own work."""
 
-    def __init__(self, workspaces: Local, settings: Settings, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self,
+        workspaces: Local,
+        settings: Settings,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        extend: Callable[[App], None] = lambda _app: None,
+    ) -> None:
         self._listener = listen(host, port)
         self.url = url_of(self._listener)
         hosts = hosts_of(host, self._listener.getsockname()[1], settings.server.names)
         self.app = make_app(workspaces, settings, hosts)
+        extend(self.app)
         self._server = Serving(self.app)
         self._thread = threading.Thread(target=self._server.run, args=([self._listener],), name="server", daemon=True)
 

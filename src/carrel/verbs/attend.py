@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from carrel.model.value import Value
 from carrel.verbs.run import get, output, run_directory
 
 TYPE_CHECKING = False
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from carrel.system.sockets import Stream
 
 _CHUNK = 65536
+_GLANCE = 4096  # a last line is looked for in so many bytes
 
 
 def feed_input(home: Home, run_id: str, source: int) -> None:
@@ -190,3 +192,63 @@ def read_output(
         if size >= max_bytes:
             break
     return found, offset
+
+
+class Glance(Value):
+    """How far a run's output has come, and the last line of it: what a list of many runs shows."""
+
+    offset: int
+    line: str
+
+
+def glance(home: Home, run_id: str, offset: int = 0, line: str = "") -> Glance:
+    """The last line that a run printed; `offset` and `line` are those of the glance before, so that it reads on."""
+    from carrel.system import frames
+
+    tail = b""
+    try:
+        for frame in frames.read(f"{run_directory(home, run_id)}/output", offset):
+            offset += frames.HEADER_SIZE + len(frame.data)
+            if frame.stream in (1, 2):
+                tail = (tail + frame.data)[-_GLANCE:]
+    except FileNotFoundError:
+        return Glance(offset=offset, line=line)
+    lines = [text for text in tail.decode("utf-8", "replace").replace("\r", "\n").split("\n") if text.strip()]
+    return Glance(offset=offset, line=lines[-1].strip() if lines else line)
+
+
+class Conversation:
+    """A hand on a run's terminal: type into it, change its size. Its output is read as that of any run."""
+
+    def __init__(self, connection: Stream) -> None:
+        self._connection = connection
+
+    def type(self, data: bytes) -> None:
+        """Pass on what was typed."""
+        from carrel.system import frames
+
+        self._connection.sendall(frames.pack(frames.STDIN, data))
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Say how large the terminal is now."""
+        from carrel.system import frames
+
+        size = max(1, min(rows, 500)).to_bytes(2, "little") + max(1, min(columns, 1000)).to_bytes(2, "little")
+        self._connection.sendall(frames.pack(frames.RESIZE, size))
+
+    def close(self) -> None:
+        """Leave; the run goes on."""
+        self._connection.close()
+
+
+def converse(home: Home, run_id: str) -> Conversation:
+    """Begin to type into a run. Raises RunNotFound, and WrongStatus when it has ended."""
+    from carrel.errors import WrongStatus
+    from carrel.system import frames
+
+    get(home, run_id)
+    connection = _connect(home, run_id)
+    if connection is None:
+        raise WrongStatus(f"run {run_id} has ended", hint=f"aw logs {run_id} shows what it printed")
+    connection.sendall(frames.pack(frames.HELLO, b"i"))
+    return Conversation(connection)

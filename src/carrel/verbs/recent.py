@@ -52,3 +52,30 @@ def _write(home: Home, folders: list[RecentFolder]) -> None:
         os.rename(f"{path}.new", path)
     except OSError as error:
         raise from_os(error, "the list of recent folders") from error
+
+
+class Folder(Value):
+    """A folder of this machine, as a chooser shows it."""
+
+    path: str
+    parent: str  # "" at the top
+    folders: list[str]  # names, hidden ones last
+    is_repository: bool
+
+
+def browse(path: str) -> Folder:
+    """What is in a folder of the host, for somebody who looks for one to open; the same errors as opening it."""
+    from carrel.sources.folder import check_folder
+
+    real = check_folder(path)
+    try:
+        with os.scandir(real) as found:
+            names = sorted(each.name for each in found if each.is_dir())
+    except OSError as error:
+        raise from_os(error, f"folder {real}") from None
+    return Folder(
+        path=real,
+        parent=os.path.dirname(real) if real != "/" else "",
+        folders=sorted(names, key=lambda name: name.startswith(".")),
+        is_repository=os.path.exists(os.path.join(real, ".git")),
+    )

@@ -1,0 +1,109 @@
+"""What changed between two states: every file, side by side or unified."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nicegui import ui
+
+from carrel.page import patch
+from carrel.page.frame import attempt
+from carrel.page.text import clock, count
+
+if TYPE_CHECKING:
+    from carrel.model.change import Change
+    from carrel.page.desk import Desk
+
+_MOST_FILES = 400
+_AT_FIRST = 3  # files that are shown without being asked for
+_MOST_LINES = 1500
+
+
+def show(desk: Desk) -> None:
+    """The changes of a desk."""
+    _Changes(desk)
+
+
+class _Changes:
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        ui.add_css(patch.STYLE)
+        with ui.row().classes("items-center gap-3 w-full"):
+            self.old = ui.select({"base": "the beginning"}, value="base", label="From").classes("min-w-44")
+            self.new = ui.select({"now": "now"}, value="now", label="To").classes("min-w-44")
+            self.view = ui.toggle(["Unified", "Side by side"], value="Unified").props("dense no-caps unelevated")
+            self.sum = ui.label("").classes("dim").props('role="status"')
+        self.box = ui.column().classes("w-full gap-2 mt-2")
+        for choice in (self.old, self.new, self.view):
+            choice.on_value_change(lambda: self.renew(force=True))
+        self.shown: tuple[object, ...] | None = None
+        desk.on_change(self.renew)
+        ui.timer(0, self.renew, once=True)
+
+    async def renew(self, *, force: bool = False) -> None:
+        await self._states()
+        found = await attempt(self.desk.verbs.diff, self.desk.id, from_=self.old.value, to=self.new.value)
+        if found is None:
+            return
+        key = (found.changes, self.old.value, self.new.value, self.view.value)
+        if key == self.shown and not force:
+            return
+        self.shown = key
+        files = count(len(found.changes), "file")
+        self.sum.set_text(f"{files}, {found.added} added, {found.removed} removed" if found.changes else "No changes")
+        self.box.clear()
+        with self.box:
+            for number, change in enumerate(found.changes[:_MOST_FILES]):
+                await self._file(change, is_open=number < _AT_FIRST)
+            if len(found.changes) > _MOST_FILES:
+                ui.label(f"and {len(found.changes) - _MOST_FILES} more files").classes("dim")
+
+    async def _states(self) -> None:
+        kept = await attempt(self.desk.verbs.snapshots, self.desk.id) or ()
+        named = {
+            each.id: f"{clock(each.taken_at)} {each.label or each.cause.replace('_', ' ')}"
+            for each in reversed(kept)
+            if each.id != "base"
+        }
+        for choice, own in ((self.old, {"base": "the beginning"}), (self.new, {"now": "now"})):
+            options = {**own, **named}
+            if options != choice.options:
+                choice.set_options(options, value=choice.value if choice.value in options else next(iter(own)))
+
+    async def _file(self, change: Change, *, is_open: bool) -> None:
+        title = f"{change.status}  {change.old_path + ' → ' if change.old_path else ''}{change.path}"
+        numbers = "binary" if change.binary else f"+{change.added} −{change.removed}"
+        with ui.expansion(f"{title}   {numbers}", value=is_open).classes("panel w-full mono").props("dense") as folded:
+            body = ui.column().classes("w-full gap-0")
+        is_filled = False
+
+        async def fill() -> None:
+            nonlocal is_filled
+            if folded.value and not is_filled:
+                is_filled = True
+                await self._fill(body, change)
+
+        folded.on_value_change(fill)
+        await fill()
+
+    async def _fill(self, body: ui.column, change: Change, most: int = _MOST_LINES) -> None:
+        found = await attempt(
+            self.desk.verbs.diff,
+            self.desk.id,
+            from_=self.old.value,
+            to=self.new.value,
+            paths=[change.path, *([change.old_path] if change.old_path else [])],
+        )
+        if found is None or body.is_deleted:
+            return
+        lines = patch.parse(found.patch)
+        draw = patch.unified if self.view.value == "Unified" else patch.side_by_side
+        body.clear()
+        with body:
+            if not lines:
+                ui.label("No text to show: it is binary, empty, or only its mode changed.").classes("dim p-2")
+                return
+            ui.html(draw(lines[:most]), sanitize=False).classes("w-full")
+            if len(lines) > most:
+                left = count(len(lines) - most, "more line")
+                ui.button(f"Show {left}", on_click=lambda: self._fill(body, change, len(lines))).props("flat no-caps")

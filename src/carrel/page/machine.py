@@ -1,0 +1,58 @@
+"""The machine and the house: what takes space, what was done and can be taken back, what works here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nicegui import ui
+
+from carrel.page.frame import attempt, frame, say_undoable
+from carrel.page.text import clock, size
+
+if TYPE_CHECKING:
+    from carrel.page.site import Site
+
+
+def show(site: Site) -> None:
+    """The page of the machine."""
+    with frame(site, "/machine", wide=False):
+        ui.label("Machine").classes("text-xl font-bold").props('role="heading" aria-level="1"')
+        box = ui.column().classes("w-full gap-4 mt-3")
+
+    async def fill() -> None:
+        used = await attempt(site.workspaces.usage)
+        done = await attempt(site.workspaces.operations) or ()
+        probes = await attempt(site.workspaces.doctor) or ()
+        with box:
+            if used:
+                with ui.column().classes("panel w-full gap-1"):
+                    ui.label("Disk").classes("font-bold")
+                    ui.label(
+                        f"desks {size(used.workspaces_bytes)}, trash {size(used.trash_bytes)} ({used.trash} desks)"
+                    )
+                    ui.label(f"caches {size(used.cache_bytes)}, log {size(used.log_bytes)}")
+                    ui.label(f"{size(used.disk_free_bytes)} of {size(used.disk_total_bytes)} are free").classes("dim")
+            with ui.column().classes("panel w-full gap-1"):
+                ui.label("What was done").classes("font-bold")
+                if not done:
+                    ui.label("Nothing that could be taken back.").classes("dim")
+                for each in list(reversed(done))[:50]:
+                    with ui.row().classes("w-full items-center no-wrap"):
+                        ui.label(clock(each.at)).classes("dim mono w-36 shrink-0")
+                        ui.label(f"{each.kind} {', '.join(each.workspaces)}").classes("grow break-all")
+                        if not each.undone_by and each.kind != "purge":
+                            ui.button("Undo", on_click=lambda _, name=each.operation_id: _undo(site, name)).props(
+                                "flat dense no-caps"
+                            )
+            with ui.column().classes("panel w-full gap-1"):
+                ui.label("What works here").classes("font-bold")
+                for probe in probes:
+                    ui.label(f"{'✓' if probe.ok else '✗'} {probe.name}: {probe.found}")
+
+    ui.timer(0, fill, once=True)
+
+
+async def _undo(site: Site, operation_id: str) -> None:
+    undone = await attempt(site.workspaces.undo, operation_id)
+    if undone is not None:
+        say_undoable(site, "Taken back", undone[0].operation_id)

@@ -1,0 +1,206 @@
+"""Every desk at a glance: what it is, what it does, what it holds. Live."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from nicegui import ui
+
+from carrel.page import create
+from carrel.page.frame import frame
+from carrel.page.site import desk_url
+
+if TYPE_CHECKING:
+    from carrel.page.board import Board, Row
+    from carrel.page.site import Site
+
+_TICK_SECONDS = 0.5
+_CHART_SECONDS = 5
+_MOST_BARS = 15
+
+# Cells show text as text: a name or an output line with markup in it stays what it is.
+_LINK = """p => { const a = document.createElement('a'); a.textContent = p.value; a.href = p.data.href; return a; }"""
+_ENTER = "e => { if (e.event.key === 'Enter') window.location = e.data.href }"
+_SIZE = """p => { let n = p.value; if (n === null || n === undefined) return '';
+    for (const unit of ['B', 'KiB', 'MiB', 'GiB']) {
+        if (n < 1024) return (unit === 'B' ? n : n.toFixed(1)) + ' ' + unit;
+        n /= 1024 }
+    return n.toFixed(1) + ' TiB' }"""
+_AGE = """p => { if (!p.value) return ''; const s = Math.max(0, (Date.now() - Date.parse(p.value)) / 1000);
+    return s < 60 ? Math.floor(s) + ' s' : s < 3600 ? Math.floor(s / 60) + ' min' :
+           s < 86400 ? Math.floor(s / 3600) + ' h' : Math.floor(s / 86400) + ' d' }"""
+_STATE = "p => ({running: 'font-bold', failed: 'text-negative'}[p.value] || '')"
+_COLUMNS: list[dict[str, Any]] = [
+    {"headerName": "Desk", "field": "id", ":cellRenderer": _LINK, "flex": 3, "minWidth": 150, "sort": "asc"},
+    {"headerName": "State", "field": "state", "width": 105, ":cellClass": _STATE},
+    {"headerName": "Doing now", "field": "doing", "flex": 4, "minWidth": 140, "cellClass": "mono"},
+    {"headerName": "For", "field": "since", "width": 90, ":valueFormatter": _AGE},
+    {"headerName": "Changed", "field": "changed", "width": 105, "type": "numericColumn"},
+    {"headerName": "Size", "field": "size", "width": 110, "type": "numericColumn", ":valueFormatter": _SIZE},
+    {"headerName": "Origin", "field": "origin", "flex": 3, "minWidth": 140},
+]
+
+
+def show(site: Site) -> None:
+    """The overview."""
+    with frame(site, "/"):
+        with ui.row().classes("w-full items-center gap-3"):
+            ui.label("Desks").classes("text-xl font-bold").props('role="heading" aria-level="1"')
+            search = ui.input(placeholder="Search").props('dense outlined clearable aria-label="Search desks"')
+            chosen = ui.toggle(["All", "Running", "Changed"], value="All").props("dense no-caps unelevated")
+            ui.space()
+            ui.button("New desk", icon="add", on_click=lambda: create.ask(site)).props("no-caps unelevated")
+        empty = _Empty(site)
+        grid = _grid(site.board)
+        grid.bind_visibility_from(empty.box, "visible", backward=lambda visible: not visible)
+        _charts(site)
+    _keep_live(site.board, grid, empty)
+    search.on_value_change(lambda: grid.run_grid_method("setGridOption", "quickFilterText", search.value or ""))
+    chosen.on_value_change(lambda: grid.run_grid_method("setFilterModel", _FILTERS[chosen.value]))
+
+
+_FILTERS: dict[str, Any] = {
+    "All": None,
+    "Running": {"state": {"filterType": "text", "type": "equals", "filter": "running"}},
+    "Changed": {"changed": {"filterType": "number", "type": "greaterThan", "filter": 0}},
+}
+
+
+class _Empty:
+    """What somebody sees who has no desk yet: how to get one."""
+
+    def __init__(self, site: Site) -> None:
+        with ui.column().classes("panel w-full items-start mt-4") as self.box:
+            ui.label("No desks yet").classes("text-lg font-bold")
+            ui.label("A desk is a copy of a folder or repository in which an agent works alone. Yours stays untouched.")
+            ui.label("In a terminal, in the folder of a project:")
+            ui.code("aw run --source . -- sh -c 'date > built.txt'", language="bash").classes("w-full")
+            ui.label("or here:")
+            ui.button("New desk", icon="add", on_click=lambda: create.ask(site)).props("no-caps outline")
+        self.box.set_visibility(not site.board.rows)
+
+
+def _grid(board: Board) -> ui.aggrid:
+    columns = [
+        {"filter": "agNumberColumnFilter" if each["field"] in ("changed", "size") else "agTextColumnFilter", **each}
+        for each in _COLUMNS
+    ]
+    options = {
+        "columnDefs": columns,
+        "defaultColDef": {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True},
+        "rowData": [_shown(row) for row in board.rows.values()],
+        ":getRowId": "p => p.data.uid",
+        ":onCellKeyDown": _ENTER,
+        "suppressFieldDotNotation": True,
+        "animateRows": False,
+    }
+    return ui.aggrid(options, auto_size_columns=False).classes("w-full mt-3").style("height: min(62vh, 46rem)")
+
+
+def _shown(row: Row) -> Row:
+    return {**row, "href": desk_url(row["id"])}
+
+
+def _keep_live(board: Board, grid: ui.aggrid, empty: _Empty) -> None:
+    """Send what changed since the last time, and nothing else."""
+    version, known = board.version, set(board.rows)
+
+    def renew() -> None:
+        nonlocal version
+        version, rows, gone = board.newer_than(version)
+        if rows or gone:
+            added = [_shown(row) for row in rows if row["uid"] not in known]
+            updated = [_shown(row) for row in rows if row["uid"] in known]
+            removed = [{"uid": uid} for uid in gone if uid in known]
+            known.update(row["uid"] for row in added)
+            known.difference_update(row["uid"] for row in removed)
+            change = {"add": added, "update": updated, "remove": removed}
+            grid.run_grid_method("applyTransaction", change)
+        if empty.box.visible == bool(known):
+            empty.box.set_visibility(not known)
+
+    ui.timer(_TICK_SECONDS, renew)
+    ui.timer(10, lambda: grid.run_grid_method("refreshCells", {"columns": ["since"], "force": True}))
+
+
+# -- charts ------------------------------------------------------------------------------------------------------------
+
+
+def _charts(site: Site) -> None:
+    folded = ui.expansion("Charts", icon="bar_chart", value=True).classes("w-full mt-3")
+    with folded, ui.element("div").classes("grid grid-cols-1 lg:grid-cols-3 gap-4 w-full"):
+        disk, runs, events = (_chart() for _ in range(3))
+
+    def renew() -> None:
+        _set(disk, _disk(site.board))
+        _set(runs, _runs(site))
+        _set(events, _events(site.board))
+
+    renew()
+    ui.timer(_CHART_SECONDS, renew)
+
+
+def _chart() -> ui.echart:
+    return ui.echart({"xAxis": {}, "yAxis": {}, "series": []}).classes("panel h-56")
+
+
+def _set(chart: ui.echart, options: dict[str, Any]) -> None:
+    if options != dict(chart.options):
+        chart.options.clear()
+        chart.options.update(options)
+        chart.update()
+
+
+def _base(title: str, **more: Any) -> dict[str, Any]:
+    return {
+        "title": {"text": title, "textStyle": {"fontSize": 13, "color": "#7a858f"}},
+        "grid": {"left": 8, "right": 14, "top": 38, "bottom": 6, "containLabel": True},
+        "tooltip": {"trigger": "axis"},
+        "animation": False,
+        **more,
+    }
+
+
+def _disk(board: Board) -> dict[str, Any]:
+    rows = sorted(board.rows.values(), key=lambda row: -(row["size"] or 0))[:_MOST_BARS][::-1]
+    names = [row["id"] for row in rows]
+    return _base(
+        "Disk of each desk, MiB",
+        xAxis={"type": "value"},
+        yAxis={"type": "category", "data": names, "axisLabel": {"width": 110, "overflow": "truncate"}},
+        series=[
+            {"type": "bar", "stack": "disk", "name": "its own", "color": "#0f7f7a", "data": _mib(rows, "size")},
+            {"type": "bar", "stack": "disk", "name": "shared", "color": "#b8c4cc", "data": _mib(rows, "shared")},
+        ],
+    )
+
+
+def _mib(rows: list[Row], key: str) -> list[float]:
+    return [round((row.get(key) or 0) / 2**20, 1) for row in rows]
+
+
+def _runs(site: Site) -> dict[str, Any]:
+    counted = site.board.per_minute("runs")
+    return _base(
+        "Runs in the last hour",
+        xAxis={"type": "category", "data": _clock(counted)},
+        yAxis={"type": "value", "minInterval": 1},
+        series=[{"type": "bar", "name": "runs", "color": "#3b5b76", "data": list(counted.values())}],
+    )
+
+
+def _events(board: Board) -> dict[str, Any]:
+    counted = board.per_minute("events")
+    return _base(
+        "Events per minute",
+        xAxis={"type": "category", "data": _clock(counted)},
+        yAxis={"type": "value", "minInterval": 1},
+        series=[
+            {"type": "line", "name": "events", "color": "#8a4b08", "showSymbol": False, "data": list(counted.values())}
+        ],
+    )
+
+
+def _clock(minutes: dict[int, int]) -> list[str]:
+    return [time.strftime("%H:%M", time.localtime(minute * 60)) for minute in minutes]

@@ -1,0 +1,167 @@
+"""The runs of a desk: start one, watch what it prints, type into it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from nicegui import run as threads
+from nicegui import ui
+
+from carrel.errors import CarrelError
+from carrel.model.moment import seconds
+from carrel.model.text import printable
+from carrel.page.frame import attempt, say
+from carrel.page.text import clock, span
+
+if TYPE_CHECKING:
+    from carrel.model.run import Run
+    from carrel.page.desk import Desk
+    from carrel.verbs.attend import Conversation
+
+_READ_SECONDS = 0.25
+_MOST_RUNS = 100
+_SCREEN = {"convertEol": True, "scrollback": 10_000, "fontSize": 13}
+
+
+def show(desk: Desk) -> None:
+    """The runs of a desk."""
+    _Runs(desk)
+
+
+class _Runs:
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.chosen = ""
+        self.offset = 0
+        self.ended = False
+        self.conversation: Conversation | None = None
+        with ui.row().classes("w-full items-end gap-2"):
+            self.command = ui.input("Command", placeholder="pytest -q").classes("grow mono")
+            self.command.on("keydown.enter", self._start)
+            self.network = ui.input("Network", value="none").tooltip("none, or names of hosts separated by commas")
+            ui.button("Run", icon="play_arrow", on_click=self._start).props("no-caps unelevated")
+            ui.button("Terminal", icon="terminal", on_click=self._start_terminal).props("no-caps outline")
+        with ui.element("div").classes("grid grid-cols-1 lg:grid-cols-[22rem_1fr] gap-4 w-full mt-3"):
+            self.list = ui.column().classes("gap-1 w-full")
+            with ui.column().classes("w-full gap-1"):
+                with ui.row().classes("w-full items-center"):
+                    self.title = ui.label("").classes("mono grow break-all")
+                    self.stop = ui.button("Stop", icon="stop", on_click=self._stop).props("no-caps outline dense")
+                self.screen = ui.xterm(dict(_SCREEN)).classes("w-full").style("height: min(52vh, 34rem)")
+                self.screen.on_data(self._typed)
+                self.screen.on_resize(self._resized)
+        self.stop.set_visibility(False)
+        desk.on_change(self._renew)
+        ui.timer(0, self._first, once=True)
+        ui.timer(_READ_SECONDS, self._read)
+        ui.context.client.on_disconnect(self._let_go)
+
+    async def _first(self) -> None:
+        await self._renew()
+        runs = await attempt(self.desk.verbs.runs, self.desk.id)
+        if runs:
+            await self._choose(runs[-1])
+
+    async def _renew(self) -> None:
+        runs = await attempt(self.desk.verbs.runs, self.desk.id) or ()
+        self.list.clear()
+        with self.list:
+            if not runs:
+                ui.label("Nothing has run here yet.").classes("dim")
+            for each in list(reversed(runs))[:_MOST_RUNS]:
+                self._entry(each)
+        current = next((each for each in runs if each.id == self.chosen), None)
+        self.stop.set_visibility(current is not None and current.is_active)
+
+    def _entry(self, run: Run) -> None:
+        mark = {"completed": "✓", "failed": "✗", "cancelled": "■", "timed_out": "⏱"}.get(run.state, "▶")
+        took = ""
+        if run.started_at and run.finished_at:
+            took = span(seconds(run.finished_at) - seconds(run.started_at))
+        text = f"{mark} {printable(shlex.join(run.command))[:60]}"
+        button = ui.button(on_click=lambda: self._choose(run)).props("flat no-caps align=left dense").classes("w-full")
+        with button, ui.column().classes("gap-0 items-start w-full"):
+            ui.label(text).classes("mono truncate w-full text-left" + (" font-bold" if run.id == self.chosen else ""))
+            ui.label(f"{run.state} · {clock(run.created_at)} · {took}").classes("dim text-xs")
+
+    async def _choose(self, run: Run) -> None:
+        self._let_go()
+        self.chosen, self.offset, self.ended = run.id, 0, False
+        self.title.set_text(f"{run.id}  {printable(shlex.join(run.command))}")
+        self.stop.set_visibility(run.is_active)
+        await ui.context.client.connected()
+        self.screen.run_terminal_method("reset")
+        await self._read()
+
+    async def _read(self) -> None:
+        """Show what is new, whoever the run belongs to."""
+        if not self.chosen or self.ended:
+            return
+        run_id = self.chosen
+        try:
+            is_active = self.desk.verbs.get_run(run_id).is_active  # before reading: what came before its end is read
+            pieces, offset = await threads.io_bound(self.desk.verbs.read_output, run_id, self.offset) or (
+                (),
+                self.offset,
+            )
+        except CarrelError:
+            return
+        if run_id == self.chosen:
+            self.ended = not is_active and offset == self.offset
+            self.offset = offset
+            if pieces:
+                self.screen.write(b"".join(data for _, _, data in pieces))
+
+    async def _start(self) -> None:
+        text = (self.command.value or "").strip()
+        if not text:
+            say("Type a command first.", bad=True)
+            return
+        await self._run(["sh", "-c", text])
+
+    async def _run(self, command: list[str], **more: Any) -> Run | None:
+        network = (self.network.value or "none").strip()
+        started = await attempt(self.desk.verbs.run, self.desk.id, command, network=network, **more)
+        if started is not None:
+            await self._choose(started)
+            await self._renew()
+        return started
+
+    async def _stop(self) -> None:
+        if await attempt(self.desk.verbs.stop, self.chosen) is not None:
+            say("Stopped")
+
+    # -- the terminal --------------------------------------------------------------------------------------------------
+
+    async def _start_terminal(self) -> None:
+        await ui.context.client.connected()
+        rows, columns = await self.screen.get_rows(), await self.screen.get_columns()
+        size = {"rows": int(rows or 24), "columns": int(columns or 80)}
+        started = await self._run(["sh", "-c", "exec bash -i || exec sh -i"], tty=True, concurrent=True, **size)
+        if started is not None:
+            self.conversation = await attempt(self.desk.verbs.converse, started.id)
+            self.screen.run_terminal_method("focus")
+
+    async def _typed(self, event: Any) -> None:
+        if self.conversation is not None:
+            await threads.io_bound(self._type, event.data.encode())
+
+    def _type(self, data: bytes) -> None:
+        try:
+            if self.conversation is not None:
+                self.conversation.type(data)
+        except OSError:
+            self._let_go()
+
+    def _resized(self, event: Any) -> None:
+        if self.conversation is not None:
+            try:
+                self.conversation.resize(event.rows, event.cols)
+            except OSError:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        conversation, self.conversation = self.conversation, None
+        if conversation is not None:
+            conversation.close()

@@ -1,0 +1,75 @@
+"""The page put together: what its parts share, and where each of them is found."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from carrel.page import links
+from carrel.page.access import Access, Doorkeeper
+from carrel.page.board import Board
+
+if TYPE_CHECKING:
+    from carrel.local import Local
+    from carrel.server.app import App
+    from carrel.settings import Settings
+
+
+class Site:
+    """What every part of the page works with."""
+
+    def __init__(self, workspaces: Local, settings: Settings, access: Access) -> None:
+        self.workspaces = workspaces.acting_as("owner")  # whoever has the page's cookie is the owner
+        self.settings = settings
+        self.access = access
+        self.board = Board(workspaces)
+
+
+def desk_url(workspace_id: str, **query: str) -> str:
+    """Where a workspace is found; its id may hold anything."""
+    task, _, agent = workspace_id.partition("/")
+    tail = "&".join(f"{key}={quote(value, safe='')}" for key, value in query.items() if value)
+    return f"/desk/{quote(task, safe='')}/{quote(agent, safe='')}" + (f"?{tail}" if tail else "")
+
+
+def mount(app: App, workspaces: Local, settings: Settings) -> Site:
+    """Add the page to the server's application, behind its own doorkeeper."""
+    access = Access(workspaces.owner_token())
+    app.has_sockets = True
+    app.state.access = access
+    app.include_router(links.router)
+    # The framework would keep browsers' storage in the directory that we were started in; we use none of it.
+    os.environ.setdefault("NICEGUI_STORAGE_PATH", os.path.join(os.devnull, "nicegui"))
+    from nicegui import app as pages
+    from nicegui import ui
+
+    from carrel.page import compare, desk, inbox, machine, overview
+
+    site = Site(workspaces, settings, access)
+    pages.on_startup(site.board.start)
+    pages.on_shutdown(site.board.stop)
+    options: dict[str, Any] = {"response_timeout": 20}
+    ui.page("/", title="Desks · Carrel", **options)(lambda: overview.show(site))
+    ui.page("/desk/{task}/{agent}", title="Desk · Carrel", **options)(desk.page(site))
+    ui.page("/approvals", title="Approvals · Carrel", **options)(lambda: inbox.show(site))
+    ui.page("/compare/{task}", title="Compare · Carrel", **options)(compare.page(site))
+    ui.page("/machine", title="Machine · Carrel", **options)(lambda: machine.show(site))
+    ui.run_with(
+        app,
+        title="Carrel",
+        dark=None,
+        show_welcome_message=False,
+        favicon=_ICON,
+        reconnect_timeout=30,
+        storage_secret=None,
+    )
+    app.add_middleware(Doorkeeper, access=access)
+    return site
+
+
+_ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="#0f5f5c"/>'
+    '<path d="M7 22V9h18v13M7 16h18M4 24h24" fill="none" stroke="#fff" stroke-width="2.4" stroke-linecap="round"/>'
+    "</svg>"
+)

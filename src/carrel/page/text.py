@@ -1,0 +1,35 @@
+"""Numbers and times for people."""
+
+from __future__ import annotations
+
+import time
+
+from carrel.model.moment import seconds
+
+
+def size(count: float) -> str:
+    """Bytes, in the unit that fits."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def clock(moment: str | float) -> str:
+    """When something was, on this machine's clock: the time, with the day if it was not today."""
+    at = seconds(moment) if isinstance(moment, str) else moment
+    same_day = time.localtime(at)[:3] == time.localtime()[:3]
+    return time.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def span(length: float) -> str:
+    """How long something took."""
+    if length < 60:
+        return f"{length:.1f} s"
+    return f"{length / 60:.0f} min" if length < 3600 else f"{length / 3600:.1f} h"
+
+
+def count(number: int, thing: str) -> str:
+    """`1 file`, `2 files`."""
+    return f"{number} {thing}" + ("" if number == 1 else "s")

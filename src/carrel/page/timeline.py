@@ -1,0 +1,113 @@
+"""What happened to a desk, on one axis: runs, states, what was given back, what was asked."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from nicegui import ui
+
+from carrel.model.moment import seconds
+from carrel.model.text import printable
+from carrel.model.value import Value
+from carrel.page import actions
+from carrel.page.frame import attempt
+from carrel.page.text import clock, span
+
+if TYPE_CHECKING:
+    from carrel.page.desk import Desk
+
+_MOST_ENTRIES = 150
+LANES = ("Runs", "States", "Given back", "Approvals")
+_BAR = """(params, api) => {
+    const a = api.coord([api.value(0), api.value(2)]), b = api.coord([api.value(1), api.value(2)]);
+    return {type: 'rect', shape: {x: a[0], y: a[1] - 7, width: Math.max(4, b[0] - a[0]), height: 14, r: 3},
+            style: {fill: api.visual('color')}} }"""
+
+
+class Entry(Value):
+    """One thing that happened."""
+
+    lane: int
+    at: float
+    until: float
+    title: str
+    state: str = ""  # the kept state that one can go back to
+    good: bool = True
+
+
+def show(desk: Desk) -> None:
+    """The timeline of a desk."""
+    chart = ui.echart({"xAxis": {}, "yAxis": {}, "series": []}).classes("panel w-full h-48")
+    listed = ui.column().classes("w-full gap-1 mt-2")
+    shown: list[Entry] = []
+
+    async def renew() -> None:
+        found = await attempt(_gather, desk)
+        if found is None or found == shown:
+            return
+        shown[:] = found
+        chart.options.clear()
+        chart.options.update(_drawn(found))
+        chart.update()
+        listed.clear()
+        with listed:
+            for entry in found[::-1][:_MOST_ENTRIES]:
+                _line(desk, entry)
+
+    desk.on_change(renew)
+    ui.timer(0, renew, once=True)
+
+
+def _gather(desk: Desk) -> list[Entry]:
+    verbs, now = desk.verbs, time.time()
+    found = []
+    for run in verbs.runs(desk.id):
+        began = seconds(run.created_at)
+        ended = seconds(run.finished_at) if run.finished_at else now
+        text = f"{run.state}: {printable(' '.join(run.command))[:120]} ({span(ended - began)})"
+        found.append(Entry(lane=0, at=began, until=ended, title=text, good=run.state in ("completed", "running")))
+    for kept in verbs.snapshots(desk.id):
+        text = f"{kept.cause.replace('_', ' ')}{': ' + printable(kept.label) if kept.label else ''}"
+        found.append(Entry(lane=1, at=kept.taken_at, until=kept.taken_at, title=text, state=kept.id))
+    for done in verbs.operations():
+        if desk.id in done.workspaces:
+            at = seconds(done.at)
+            found.append(Entry(lane=2, at=at, until=at, title=done.kind + (" (taken back)" if done.undone_by else "")))
+    return sorted(found, key=lambda entry: entry.at)
+
+
+def _drawn(entries: list[Entry]) -> dict[str, Any]:
+    bars = [
+        {
+            "value": [entry.at * 1000, entry.until * 1000, entry.lane],
+            "itemStyle": {"color": "#0f7f7a" if entry.good else "#a40e26"},
+            "name": entry.title,
+        }
+        for entry in entries
+        if entry.lane == 0
+    ]
+    points = [{"value": [entry.at * 1000, entry.lane], "name": entry.title} for entry in entries if entry.lane != 0]
+    return {
+        "grid": {"left": 90, "right": 20, "top": 10, "bottom": 28},
+        "xAxis": {"type": "time"},
+        "yAxis": {"type": "category", "data": list(LANES)},
+        "tooltip": {":formatter": "p => p.name.replace(/[&<>]/g, c => ({'&': '&amp;', '<': '&lt;', '>': '&gt;'}[c]))"},
+        "animation": False,
+        "series": [
+            {"type": "custom", ":renderItem": _BAR, "encode": {"x": [0, 1], "y": 2}, "data": bars},
+            {"type": "scatter", "symbolSize": 11, "color": "#3b5b76", "data": points},
+        ],
+    }
+
+
+def _line(desk: Desk, entry: Entry) -> None:
+    with ui.row().classes("w-full items-center gap-3 no-wrap"):
+        ui.label(clock(entry.at)).classes("dim mono w-36 shrink-0")
+        ui.label(LANES[entry.lane]).classes("w-24 shrink-0")
+        ui.label(entry.title).classes("grow break-all")
+        if entry.state:
+            name = entry.state
+            ui.button("Restore", on_click=lambda: actions.restore(desk, name)).props("flat dense no-caps")
+            fork = None if name == "base" else name
+            ui.button("Fork", on_click=lambda: actions.fork(desk, fork or "base")).props("flat dense no-caps")

@@ -1,0 +1,98 @@
+"""A real server and a real browser. Pictures of every story are kept in `tests/page/pictures/` (not in git)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from needs import need_program
+
+PICTURES = Path(__file__).parent / "pictures"
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
+    "--no-first-run"
+).split()
+
+
+class Server:
+    """`aw serve` as a process of its own."""
+
+    def __init__(self, home: str, port: int = 0) -> None:
+        self.home = home
+        command = [sys.executable, "-I", "-c", "from carrel.cli import command; command()"]
+        options = ["serve", "--home", home, "--port", str(port), "--format", "json"]
+        self._process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout
+        self.said = json.loads(self._process.stdout.readline())
+        self.url: str = self.said["url"]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stop(self, how: int = signal.SIGTERM) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+        self._process.wait(20)
+        assert self._process.stdout
+        self._process.stdout.close()
+
+
+@pytest.fixture
+def server(home_path: str) -> Iterator[Server]:
+    serving = Server(home_path)
+    yield serving
+    serving.stop()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    need_program("chromium")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A tab that has come through the link, with nothing to complain about at the end."""
+    context = browser.new_context(viewport={"width": 1360, "height": 860})
+    tab = context.new_page()
+    tab.set_default_timeout(20_000)
+    wrong: list[str] = []
+    elsewhere: list[str] = []
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.on(
+        "request",
+        lambda each: None if each.url.startswith((server.url, "data:", "blob:")) else elsewhere.append(each.url),
+    )
+    tab.goto(server.said["link"])
+    tab.wait_for_url(f"{server.url}/")
+    tab.get_by_role("heading", name="Desks", exact=True).wait_for()
+    yield tab
+    PICTURES.mkdir(exist_ok=True)
+    tab.screenshot(path=str(PICTURES / f"{request.node.name}.png"))
+    context.close()
+    assert not elsewhere, "a request left the host"
+    assert not wrong, "a script of the page failed"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A small folder to work on."""
+    folder = tmp_path / "shop"
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "login.py").write_text("def login(user):\n    return user\n")
+    (folder / "README.md").write_text("# Shop\n")
+    os.chmod(tmp_path, 0o755)
+    return folder

@@ -1,4 +1,4 @@
-"""What git or a template gives is exactly what was put in, for trees of every kind; `overlay:` has its own such test."""
+"""What git or a template gives is exactly what was put in, for trees of every kind; overlays have a test of theirs."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ class Git(Value):
     shallow: bool = True
     default_branch: str | None = None  # null: the repository's own
     submodules: bool = False  # whether submodules are fetched too
-    lfs: bool = False  # whether a repository with LFS is refused unless its large files can be fetched
+    lfs: bool = False  # whether the large files of Git LFS are fetched too
+    lfs_hosts: list[str] = []  # hosts, beside its own, that a repository may name in .lfsconfig
+    lfs_max_mb: int | None = 4096  # of all large files of one commit
     allow_ssh: bool = False
     private_hosts: list[str] = []  # hosts that may have private addresses, and be spoken to without encryption
 
@@ -217,6 +219,8 @@ _OWNERS_ONLY = {
     # else a project could have the owner's other workspaces thrown away
     "storage.max_cache_gb": (),
     **{f"workspaces.{key}": () for key in Workspaces.__types__ if not key.startswith("default_")},
+    "git.lfs_hosts": (),
+    "git.lfs_max_mb": (),
 }
 # What it may say only if it asks for less than the owner allows; null is no limit.
 _ONLY_LESS = tuple(f"workspaces.{key}" for key in Workspaces.__types__ if key.startswith("default_"))

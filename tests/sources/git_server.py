@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+Answer = Callable[[str, str, bytes], tuple[int, bytes] | None]
 
 
 class GitServer:
@@ -18,14 +21,15 @@ class GitServer:
         self.port = 0
         self.requests: list[str] = []
         self.redirect = ""
+        self.answer: Answer = lambda _, __, ___: None  # what is asked before git: method, path, body
 
     def url(self, name: str, host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.port}/{name}"
 
 
 @contextmanager
-def serving(root: str) -> Iterator[GitServer]:
-    """Serve every repository below a directory on a loopback port."""
+def serving(root: str, context: ssl.SSLContext | None = None) -> Iterator[GitServer]:
+    """Serve every repository below a directory on a loopback port; encrypted if there is a context."""
     state = GitServer(root)
 
     class Handler(BaseHTTPRequestHandler):
@@ -50,6 +54,13 @@ def serving(root: str) -> Iterator[GitServer]:
                 self.send_response(302)
                 self.send_header("Location", state.redirect + self.path)
                 self.end_headers()
+                return
+            own = state.answer(self.command, self.path, body)
+            if own is not None:
+                self.send_response(own[0])
+                self.send_header("Content-Length", str(len(own[1])))
+                self.end_headers()
+                self.wfile.write(own[1])
                 return
             path, _, query = self.path.partition("?")
             environment = {
@@ -89,6 +100,8 @@ def serving(root: str) -> Iterator[GitServer]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     state.port = server.server_address[1]
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

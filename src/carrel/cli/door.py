@@ -236,3 +236,16 @@ def ids_of(args: argparse.Namespace) -> list[str]:
     if len(found) > 1 and not args.many_ids:
         raise InvalidUsage(f"one workspace is wanted, and {len(found)} were named", hint="run the command for each")
     return found
+
+
+def add_clone_options(parser: argparse.ArgumentParser) -> None:
+    """What a repository has elsewhere is left out unless it is asked for."""
+    parser.add_argument("--submodules", action="store_true", help="clone: fetch submodules too")
+    parser.add_argument("--lfs", action="store_true", help="clone: fetch the large files of Git LFS too")
+
+
+def take_clone_options(door: Door, args: argparse.Namespace) -> None:
+    """These are settings, said for one command; before the home is opened."""
+    for name in ("submodules", "lfs"):
+        if getattr(args, name):
+            door.flags[f"git.{name}"] = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from carrel.cli.door import Command, add_ids, ids_of, style, table
+from carrel.cli.door import Command, add_clone_options, add_ids, ids_of, style, table, take_clone_options
 from carrel.errors import InvalidConfig, InvalidUsage, from_os
 from carrel.model.text import printable
 
@@ -24,6 +24,7 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
     add_ids(parser, optional=True)
     parser.add_argument("--source", metavar="SPEC", help="where the files come from (default: empty)")
     parser.add_argument("--template", metavar="NAME", help="the same as --source template:NAME")
+    add_clone_options(parser)
     parser.add_argument("--config", metavar="JSON|@FILE", help="max_size_mb, git_config, claude_md, … as JSON")
     parser.add_argument("--max-size-mb", type=int, metavar="N", help="how large it may grow")
     parser.add_argument("--claude-md", metavar="FILE", help="put this file into the workspace as CLAUDE.md")
@@ -36,6 +37,7 @@ def _create_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _create(door: Door, args: argparse.Namespace) -> int | None:
+    take_clone_options(door, args)
     if args.batch:
         return _create_batch(door)
     if args.source and args.template:

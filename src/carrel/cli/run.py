@@ -7,7 +7,7 @@ import sys
 import time
 from contextlib import contextmanager
 
-from carrel.cli.door import Command, add_ids, ids_of, style, table
+from carrel.cli.door import Command, add_clone_options, add_ids, ids_of, style, table, take_clone_options
 from carrel.errors import CarrelError, InvalidUsage
 from carrel.model.text import printable
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
     add_ids(parser, optional=True)
     parser.add_argument("--source", metavar="SPEC", help="make a workspace from this first: a path, a URL, fork:ID, …")
+    add_clone_options(parser)
     parser.add_argument("--sandbox", default="auto", metavar="auto|bubblewrap|none", help="what confines the command")
     parser.add_argument("--network", metavar="none|host|HOST,…", help="what it may reach (default: nothing)")
     parser.add_argument("--timeout", type=float, metavar="S", help="end it after this many seconds, with exit code 124")
@@ -49,6 +50,7 @@ def _run(door: Door, args: argparse.Namespace) -> int:
         raise InvalidUsage(
             "there is no command to run", hint="it stands after two dashes: aw run --source . -- make test"
         )
+    take_clone_options(door, args)
     if args.keep:
         return _run_kept(door, args)
     started = time.monotonic()

@@ -80,6 +80,8 @@ class FillOptions(Value):
     tags: bool = False
     submodules: bool = False
     lfs: bool = False
+    lfs_hosts: tuple[str, ...] = ()  # hosts beside the repository's own that a repository may name for its large files
+    lfs_max_bytes: int | None = None  # of all large files of a commit
     fresh_seconds: float = 60.0  # a mirror fetched less than this ago is not asked again
     timeout_seconds: float = 1800.0
     allow_local: bool = False  # file:// and paths: only for the owner on the command line

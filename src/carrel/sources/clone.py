@@ -3,6 +3,7 @@
     {cache}/mirrors/{key}/repo.git     everything fetched from one URL; never collected, as workspaces borrow from it
     {cache}/mirrors/{key}/fetched      a file whose time says when, and whose text what the origin looked like
     {cache}/checkouts/{key}/{commit}/tree          the files of a commit: the lowest layer of its workspaces
+    {cache}/checkouts/{key}/{commit}/lfs           the large files of a commit, where they were asked for (see `lfs`)
     {cache}/checkouts/{key}/{commit}/git-{digest}  a layer with a `.git`: HEAD, refs, config, index; objects borrowed
 
 A second workspace of a commit reads three small files and makes one mount. Its `.git` is its own by copy-on-write: what
@@ -14,7 +15,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from carrel.errors import CloneFailed, NotARepository, TimedOut, ToolFailed, Unavailable
+from carrel.errors import CloneFailed, NotARepository, TimedOut, ToolFailed
 from carrel.model.source import Filled, branch_name
 from carrel.sources.urls import parse_remote
 from carrel.system import layers, repository, stack
@@ -49,11 +50,11 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
     prepared = Prepared(mirror, branch, commit, place.owner)
     with _failing_as_clone(remote):
         tree = prepared.tree(progress)
-        git_layer = PreparedGit(mirror, prepared).layer()
-        lowers, borrows = _with_submodules(prepared, mirror, [git_layer, tree], options, progress)
-    notes = prepared.notes(submodules=options.submodules)
-    if options.lfs and prepared.has_lfs():
-        raise Unavailable("LFS files cannot be fetched on the host", hint="run git lfs pull in the workspace")
+        large = large_files(prepared, mirror, options, progress)
+        git_layer = PreparedGit(mirror, prepared, lfs=bool(large)).layer()
+        lowers, borrows = _with_submodules(prepared, mirror, [git_layer, *large, tree], options, progress)
+    notes = prepared.notes(submodules=options.submodules, lfs=options.lfs)
+    borrows = [*borrows_of(mirror, large), *borrows]
     if options.identity:
         own = stack.new_frozen(place)
         stack.reserve(place, [own, *lowers])
@@ -65,11 +66,30 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
         "url": remote.url,
         "branch": branch,
         "commit": commit,
-        "borrows": [mirror.objects, *borrows],
+        "borrows": borrows,
         "shallow": mirror.is_shallow,
     }
     kept = lowers if mechanism in layers.MOUNTED else []
     return Filled(mechanism=mechanism, layers=kept, origin=origin, notes=notes)
+
+
+def large_files(prepared: Prepared, mirror: Mirror, options: FillOptions, progress: Callable[[str], None]) -> list[str]:
+    """The layer with the files that LFS keeps elsewhere, if they are wanted and the repository uses it."""
+    if not options.lfs or not prepared.has_lfs():
+        return []
+    layer = f"{prepared.directory}/lfs"
+    if not os.path.isdir(layer):
+        from carrel.sources import lfs
+
+        with _Locked(prepared.directory, "lfs.lock"):
+            if not os.path.isdir(layer):
+                lfs.make_layer(layer, prepared, mirror, options, progress)
+    return [layer]
+
+
+def borrows_of(mirror: Mirror, large: list[str]) -> list[str]:
+    """The directories of a mirror that git reads in the workspace."""
+    return [mirror.objects, *([f"{mirror.git_dir}/lfs/objects"] if large else [])]
 
 
 def _with_submodules(
@@ -80,7 +100,7 @@ def _with_submodules(
         return lowers, []
     from carrel.sources import submodules
 
-    layer = f"{lowers[0]}+submodules"
+    layer = f"{lowers[0]}+submodules{'+lfs' if options.lfs else ''}"
     with _Locked(prepared.directory):
         if not os.path.isdir(layer):
             borrows = submodules.make_layer(layer, prepared, mirror, lowers[0], options, progress)
@@ -309,15 +329,16 @@ def find_bare(path: str) -> repository.Repository | None:
 class _Locked:
     """One process at a time fetches into a mirror."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, name: str = "lock") -> None:
         self.directory = directory
+        self.name = name
         self.descriptor = -1
 
     def __enter__(self) -> None:
         import fcntl
 
         os.makedirs(self.directory, 0o755, exist_ok=True)  # the home around it is closed; a sandbox reads what is below
-        self.descriptor = os.open(f"{self.directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.descriptor = os.open(f"{self.directory}/{self.name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
@@ -396,8 +417,8 @@ class Prepared:
         """Whether the commit has a place for other repositories."""
         return bool(self._left_out()[1])
 
-    def notes(self, *, submodules: bool = False) -> list[str]:
-        """What the checkout left out; nothing of submodules if they were fetched."""
+    def notes(self, *, submodules: bool = False, lfs: bool = False) -> list[str]:
+        """What the checkout left out; nothing of submodules or large files if they were fetched."""
         has_lfs, names = self._left_out()
         notes = []
         if names and not submodules:
@@ -405,9 +426,9 @@ class Prepared:
             notes.append(
                 f"{len(names)} submodules are empty ({shown}): ask for submodules, or git submodule update --init"
             )
-        if has_lfs:
+        if has_lfs and not lfs:
             notes.append(
-                "the repository uses Git LFS: large files are pointers until git lfs pull is run in the workspace"
+                "the repository uses Git LFS: large files are pointers; --lfs fetches them, git lfs pull in it too"
             )
         return notes
 
@@ -415,8 +436,9 @@ class Prepared:
 class PreparedGit:
     """A `.git` for one commit and branch: a layer over the files, shared like them."""
 
-    def __init__(self, mirror: Mirror, prepared: Prepared) -> None:
+    def __init__(self, mirror: Mirror, prepared: Prepared, *, lfs: bool = False) -> None:
         self.mirror = mirror
+        self.lfs = lfs  # whether the files of LFS lie between this layer and the checkout
         self.owner = prepared.owner
         self.branch = prepared.branch
         self.commit = prepared.commit
@@ -433,7 +455,7 @@ class PreparedGit:
 
     def _digest(self) -> str:
         """What the `.git` depends on besides the commit."""
-        about = f"{self.branch} {self.mirror.remote.url} {self.owner}".encode()
+        about = f"{self.branch} {self.mirror.remote.url} {self.owner}{' lfs' if self.lfs else ''}".encode()
         names = ("packed-refs", "shallow")
         files = [repository.read_small(f"{self.mirror.git_dir}/{name}", 64 << 20) or b"-" for name in names]
         return repository.digest_of(about, *files)
@@ -451,10 +473,14 @@ class PreparedGit:
             config=self._config(),
             packed_refs=packed,
             borrows=[self.mirror.objects],
-            index=f"{self.directory}/index",
+            index=f"{self.directory}/{'lfs.index' if self.lfs else 'index'}",
             shallow=repository.read_small(f"{self.mirror.git_dir}/shallow"),
             remote_head=f"refs/remotes/origin/{default}" if default else None,
         )
+        if self.lfs:
+            from carrel.sources.lfs import write_filter
+
+            write_filter(f"{aside}/.git")
         if self.owner:
             give_tree(aside, self.owner)
         os.rename(aside, layer)
@@ -491,6 +517,10 @@ class PreparedGit:
             text += (
                 f"[branch {repository.quoted(self.branch)}]\n\tremote = origin\n\tmerge = refs/heads/{self.branch}\n"
             )
+        if self.lfs:
+            from carrel.sources.lfs import config
+
+            text += config()
         return text
 
 

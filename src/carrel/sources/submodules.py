@@ -58,7 +58,8 @@ class Tree:
         return config
 
     def _add(self, module: Module, parent: Mirror, path: str, git_dir: str, depth: int) -> None:
-        from carrel.sources.clone import Mirror, Prepared
+        from carrel.sources import lfs
+        from carrel.sources.clone import Mirror, Prepared, borrows_of, large_files
         from carrel.sources.urls import parse_remote
         from carrel.system import copying
 
@@ -70,21 +71,25 @@ class Tree:
         prepared = Prepared(mirror, None, module.commit, self.owner)
         tree = prepared.tree(self.progress)
         os.makedirs(f"{self.layer}/{path}", exist_ok=True)
-        copying.copy_tree(tree, f"{self.layer}/{path}", how=copying.LINK)
+        large = large_files(prepared, mirror, self.options, self.progress)
+        for files in (tree, *large):
+            copying.copy_tree(files, f"{self.layer}/{path}", how=copying.LINK)
         inner = self.add_all(prepared, mirror, f"{path}/", git_dir, depth + 1)
         os.makedirs(os.path.dirname(f"{self.layer}/{git_dir}"), exist_ok=True)
         up = os.path.relpath("/" + path, "/" + git_dir)
         repository.private_repository(
             f"{self.layer}/{git_dir}",
             head=module.commit,
-            config=_config(mirror, up) + inner,
+            config=_config(mirror, up) + (lfs.config() if large else "") + inner,
             borrows=[mirror.objects],
-            index=f"{prepared.directory}/index",
+            index=f"{prepared.directory}/{'lfs.index' if large else 'index'}",
             shallow=repository.read_small(f"{mirror.git_dir}/shallow"),
         )
+        if large:
+            lfs.write_filter(f"{self.layer}/{git_dir}")
         pointer = os.path.relpath("/" + git_dir, "/" + path)
         repository.write_text(f"{self.layer}/{path}/.git", f"gitdir: {pointer}\n".encode())
-        self.borrows.append(mirror.objects)
+        self.borrows += borrows_of(mirror, large)
 
 
 def _config(mirror: Mirror, work: str) -> str:

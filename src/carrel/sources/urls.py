@@ -117,14 +117,7 @@ def resolve(remote: Remote, options: FillOptions) -> tuple[str, dict[str, str]]:
     """What git may speak, and the settings that pin it to addresses we looked at; raises if one is not public."""
     if remote.scheme == "file":
         return "file", {"protocol.file.allow": "always"}
-    addresses = _addresses(remote)
-    if remote.host not in options.private_hosts:
-        for address in addresses:
-            if not is_public(address):
-                raise PolicyDenied(
-                    f"{remote.host} is {address}, which is not a public address",
-                    hint="name the host as a private host in the settings if it is yours",
-                )
+    addresses = addresses_of(remote, options)
     if remote.scheme == "ssh":
         command = (
             "ssh -F /dev/null -o BatchMode=yes -o ProxyCommand=none -o PermitLocalCommand=no -o ForwardAgent=no"
@@ -138,7 +131,8 @@ def resolve(remote: Remote, options: FillOptions) -> tuple[str, dict[str, str]]:
     }
 
 
-def _addresses(remote: Remote) -> list[str]:
+def addresses_of(remote: Remote, options: FillOptions) -> list[str]:
+    """Where a host may be connected to: addresses that are public, or its owner's to name."""
     import socket
 
     try:
@@ -148,6 +142,13 @@ def _addresses(remote: Remote) -> list[str]:
     addresses = list(dict.fromkeys(str(answer[4][0]).partition("%")[0] for answer in answers))
     if not addresses:
         raise CloneFailed(f"{remote.host} has no address")
+    if remote.host not in options.private_hosts:
+        for address in addresses:
+            if not is_public(address):
+                raise PolicyDenied(
+                    f"{remote.host} is {address}, which is not a public address",
+                    hint="name the host as a private host in the settings if it is yours",
+                )
     return addresses
 
 

@@ -17,7 +17,7 @@ from carrel.model.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from carrel.system.git import Git
 
@@ -70,6 +70,20 @@ def with_stats(content: bytes, entries: Sequence[Entry], sizes: Sequence[int], s
     for entry, size in zip(entries, sizes, strict=True):
         changed[entry.at + 8 : entry.at + 16] = time_of_file
         changed[entry.at + 36 : entry.at + 40] = (size & 0xFFFFFFFF).to_bytes(4)
+    changed[-20:] = hashlib.sha1(changed[:-20], usedforsecurity=False).digest()
+    return bytes(changed)
+
+
+def with_other_files(content: bytes, tree: str, names: Collection[bytes]) -> bytes:
+    """The index with time and size of other files for some of its names: those that `tree` has."""
+    import hashlib
+
+    changed = bytearray(content)
+    for entry in read_index(content):
+        if entry.name in names:
+            status = os.lstat(os.fsencode(tree) + b"/" + entry.name)
+            changed[entry.at + 8 : entry.at + 16] = int(status.st_mtime).to_bytes(4) + bytes(4)
+            changed[entry.at + 36 : entry.at + 40] = (status.st_size & 0xFFFFFFFF).to_bytes(4)
     changed[-20:] = hashlib.sha1(changed[:-20], usedforsecurity=False).digest()
     return bytes(changed)
 
@@ -148,8 +162,25 @@ def _conversions(
     if not any(b"eol" in text or b"working-tree-encoding" in text for text in attributes):
         return {}
     names = [entry.name for entry in entries if stat.S_ISREG(entry.mode)]
+    wanted = {}
+    for name, values in attributes_of(git, git_dir, index, names, "text", "eol", "working-tree-encoding").items():
+        encoding = values.get(b"working-tree-encoding", b"unspecified")
+        if encoding not in (b"unspecified", b"unset", b"set"):
+            wanted[name] = encoding.decode(errors="replace")
+        elif values.get(b"eol") == b"crlf" and values.get(b"text") != b"unset":
+            wanted[name] = "crlf" if values.get(b"text") != b"auto" else "auto"
+    return wanted
+
+
+def attributes_of(
+    git: Git, git_dir: str, index: str, names: Sequence[bytes], *wanted: str
+) -> dict[bytes, dict[bytes, bytes]]:
+    """What the attribute files in an index say about some names of it."""
+    from carrel.system.copying import remove_tree
+
     # The mirror pins all attributes off, so the question is put in a repository beside it that borrows its objects.
     aside = f"{index}.attributes"
+    remove_tree(aside)
     private_repository(aside, head="ref: refs/heads/none", borrows=[f"{git_dir}/objects"])
     try:
         answer = git.run(
@@ -157,32 +188,18 @@ def _conversions(
             "--cached",
             "-z",
             "--stdin",
-            "text",
-            "eol",
-            "working-tree-encoding",
+            *wanted,
             git_dir=aside,
             environment={"GIT_INDEX_FILE": index},
             feed=b"\0".join([*names, b""]),
         )
     finally:
-        from carrel.system.copying import remove_tree
-
         remove_tree(aside)
-    return _read_conversions(answer.split(b"\0"))
-
-
-def _read_conversions(words: Sequence[bytes]) -> dict[bytes, str]:
+    words = answer.split(b"\0")
     found: dict[bytes, dict[bytes, bytes]] = {}
     for position in range(0, len(words) - 2, 3):
         found.setdefault(words[position], {})[words[position + 1]] = words[position + 2]
-    wanted = {}
-    for name, values in found.items():
-        encoding = values.get(b"working-tree-encoding", b"unspecified")
-        if encoding not in (b"unspecified", b"unset", b"set"):
-            wanted[name] = encoding.decode(errors="replace")
-        elif values.get(b"eol") == b"crlf" and values.get(b"text") != b"unset":
-            wanted[name] = "crlf" if values.get(b"text") != b"auto" else "auto"
-    return wanted
+    return found
 
 
 def _converted(content: bytes, how: str | None) -> bytes:

@@ -85,6 +85,14 @@ def applied(scene: Scene) -> None:
         workspaces.apply("fix/a")
 
 
+def applied_after_snapshot(scene: Scene) -> None:
+    with scene.open() as workspaces:
+        workspaces.snapshot("fix/a", label="good")
+        write(scene.work, {"README.md": "more\n", "rubbish/deep/x": "x"})
+        os.unlink(scene.work / "src/app.py")
+        workspaces.apply("fix/a")
+
+
 def on_branch(scene: Scene) -> None:
     with scene.open() as workspaces:
         workspaces.apply("fix/a", to="branch:agent", message="one")
@@ -109,6 +117,7 @@ def with_waste(scene: Scene) -> None:
 ACTS: dict[str, tuple[Callable[[Scene], None], Callable[[Local], object]]] = {
     "snapshot": (nothing, lambda w: w.snapshot("fix/a", label="mine")),
     "restore": (with_snapshot, lambda w: w.restore("fix/a", "good")),
+    "restore what was before an apply": (applied_after_snapshot, lambda w: w.restore("fix/a", "good")),
     "restore a path": (with_snapshot, lambda w: w.restore("fix/a", "good", ["work/new"])),
     "apply to the folder": (nothing, lambda w: w.apply("fix/a")),
     "apply some paths": (nothing, lambda w: w.apply("fix/a", ["new", "README.md"])),

@@ -29,7 +29,7 @@ def test_only_what_differs_is_touched(any_desk: Desk) -> None:
     result = desk.restore(taken.root)
     assert (result.written, result.removed) == (2, 1)
     moved = {path.name for path, inode in inodes.items() if path.stat().st_ino != inode}
-    assert moved == {"f1", "f2"}
+    assert moved <= {"f1", "f2"}  # an inode that was given back may be given out again
     assert desk.restore(taken.root).written == 0
 
 

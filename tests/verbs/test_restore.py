@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,13 @@ from situations import tiny_disk
 
 
 @pytest.fixture
-def desk(workspaces: Local, tmp_path: Path) -> Workspace:
-    return make_desk(workspaces, make_origin(tmp_path / "origin"))
+def origin(tmp_path: Path) -> Path:
+    return make_origin(tmp_path / "origin")
+
+
+@pytest.fixture
+def desk(workspaces: Local, origin: Path) -> Workspace:
+    return make_desk(workspaces, origin)
 
 
 @pytest.fixture
@@ -153,3 +159,87 @@ def test_a_disk_that_fills_up_while_restoring_gets_the_present_back(
         assert "README.md" in unapplied(workspaces)
         workspaces.verify()
         workspaces.destroy(desk.id, force=True)
+
+
+# -- states from before an apply to the folder that the workspace lies on ----------------------------------------------
+
+
+def _applied_over(workspaces: Local, desk: Workspace, work: Path) -> dict[str, str]:
+    """Give everything back after a state was kept, and edit on; gives that state."""
+    workspaces.restore(desk.id, "base")
+    os.chmod(work / "src", 0o750)
+    before = read(work)
+    workspaces.snapshot(desk.id, label="before")
+    workspaces.undo()
+    workspaces.apply(desk.id)
+    write(work, {"README.md": "and on\n", "new/later.txt": "later\n"})
+    return before
+
+
+def test_a_state_from_before_an_apply_is_what_it_was(
+    workspaces: Local, desk: Workspace, work: Path, origin: Path
+) -> None:
+    before = _applied_over(workspaces, desk, work)
+    assert (origin / "new/other.txt").exists()
+    assert not (origin / "src/old.py").exists()
+    changed = {change.path for change in workspaces.diff(desk.id, from_="before", to="now").changes}
+    assert {"README.md", "src/old.py", "new/other.txt", "new/later.txt"} <= changed
+    present, folder = read(work), read(origin)
+    workspaces.restore(desk.id, "before")
+    assert read(work) == before
+    assert (work / "src").stat().st_mode & 0o777 == 0o750
+    assert read(origin) == folder
+    subprocess.run(["umount", work], check=True)  # what the kernel remembers is not what makes it so
+    workspaces.path(desk.id)
+    assert read(work) == before
+    workspaces.undo()
+    assert read(work) == present
+
+
+def test_what_a_restore_took_back_is_work_to_be_applied(
+    workspaces: Local, desk: Workspace, work: Path, origin: Path
+) -> None:
+    before = _applied_over(workspaces, desk, work)
+    workspaces.restore(desk.id, "before")
+    assert {"README.md", "src/old.py", "new/other.txt"} <= set(unapplied(workspaces))
+    workspaces.apply(desk.id)
+    assert read(origin) == before
+    assert unapplied(workspaces) == []
+
+
+def test_a_fork_of_a_state_from_before_an_apply_has_that_state(workspaces: Local, desk: Workspace, work: Path) -> None:
+    before = _applied_over(workspaces, desk, work)
+    present = read(work)
+    (child,) = workspaces.fork(desk.id, new_id="fix/child", snapshot="before")
+    assert read(Path(child.path, "work")) == before
+    assert read(work) == present
+
+
+def test_one_path_of_a_state_from_before_an_apply(workspaces: Local, desk: Workspace, work: Path) -> None:
+    before = _applied_over(workspaces, desk, work)
+    present = read(work)
+    workspaces.restore(desk.id, "before", ["work/src/old.py", "work/new/other.txt"])
+    expected = {**present, "src/old.py": before["src/old.py"]}
+    del expected["new/other.txt"]
+    assert read(work) == expected
+
+
+def test_what_others_do_in_the_folder_is_not_taken_back(workspaces: Local, desk: Workspace, origin: Path) -> None:
+    """Another workspace over the same folder gives something back: a restore of ours must not make it undone work."""
+    work = Path(desk.path, "work")
+    workspaces.apply(desk.id)
+    other = workspaces.create(f"overlay:{origin}", id="other/a")
+    workspaces.snapshot(other.id, label="quiet")
+    write(work, {"README.md": "from the first\n", "shared.txt": "s\n"})
+    workspaces.apply(desk.id)
+    workspaces.restore(other.id, "quiet")
+    assert workspaces.read_text(other.id, "work/shared.txt") == "s\n"
+    assert unapplied(workspaces, other.id) == []
+
+
+def test_states_from_before_an_apply_outlive_a_sweep(workspaces: Local, desk: Workspace, work: Path) -> None:
+    before = _applied_over(workspaces, desk, work)
+    workspaces.sweep()
+    workspaces.restore(desk.id, "before")
+    assert read(work) == before
+    workspaces.verify()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from carrel.settings import Settings
 from carrel.snapshots.collect import verify
 from carrel.snapshots.entries import FILE
 from carrel.snapshots.trees import Tree, compare
-from carrel.verbs.state import open_store, stack_finder
+from carrel.verbs.state import find_stack, open_store
 from origins import make_desk, make_origin, read, unapplied, write
 from situations import check_whole, fork, names_in, wait_all
 
@@ -76,7 +77,8 @@ def check_store(workspaces: Local) -> None:
 def contents(workspaces: Local, root: str) -> dict[str, str]:
     """The files of a kept state."""
     home = workspaces._home
-    with open_store(home) as store, Tree(store, "empty") as empty, Tree(store, root, stack_finder(home)) as tree:
+    finder = partial(find_stack, home)
+    with open_store(home) as store, Tree(store, "empty") as empty, Tree(store, root, finder) as tree:
         return {
             delta.path.removeprefix("work/"): tree.read(delta.new).decode()
             for delta in compare(empty, tree, ["work"])

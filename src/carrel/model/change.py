@@ -43,7 +43,7 @@ class Step(Value):
     """One thing to do in the target folder: put this there, or take away what is there."""
 
     path: str
-    action: str  # write, link, mkdir, delete, rmdir
+    action: str  # write, link, mkdir, chmod (of a directory), delete, rmdir
     digest: str = ""  # content of a write, in the store
     size: int = 0
     mode: int = 0o644
@@ -52,6 +52,7 @@ class Step(Value):
     before: str = ""  # fingerprint of what the plan found there; "" for nothing
     old_size: int = 0
     old_mtime_ns: int = 0
+    old_mode: int = 0  # of a directory
     merged: bool = False  # both sides had changed it
 
 

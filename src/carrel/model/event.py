@@ -377,6 +377,7 @@ class ChangesApplied(Fact):
     undoes: str = ""
     commit: str = ""  # where the branch is now
     steps: int = 0
+    cover: str = ""  # what it replaced in the folder that the workspace lies on, for states from before it
 
 
 class ChangesApplyFailed(Fact):

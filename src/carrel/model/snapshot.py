@@ -11,7 +11,12 @@ from __future__ import annotations
 
 from carrel.model.value import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 EMPTY = "empty"
+COVER = "tree:"  # what a layer begins with that is kept in the store, not at a path
 
 
 def layer_root(key: str) -> str:
@@ -24,12 +29,22 @@ class Stack(Value):
 
     A layer is known by its host path: a path is never used again for other content. `fixed_ns` is the moment from which
     the layers count as immutable; a file of a user's folder whose ctime is later was edited since and is not base.
+
+    A folder of the user's, always the lowest layer, is changed by what its workspace gives back to it. A state from
+    before an apply is seen through a cover: a kept tree, right above the folder, of what that apply replaced.
     """
 
     key: str
-    layers: tuple[str, ...]
+    layers: tuple[str, ...]  # paths, and covers
     marks: str = "trusted"  # the xattr namespace of opaque marks: "trusted" (mounted by root) or "user" (rootless)
     fixed_ns: int = 0  # 0: never changes
+    owner: str = ""  # the workspace whose applies change the lowest layer
+    applied: int = 0  # how many of them were done when the state was kept
+
+    def covered(self, covers: Sequence[str]) -> Stack:
+        """The same with covers above the folder, the oldest on top: what it replaced is nearest to the state."""
+        *above, folder = self.layers
+        return self.replace(layers=(*above, *(COVER + cover for cover in covers), folder))
 
 
 class Overlay(Value):

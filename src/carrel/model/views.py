@@ -81,9 +81,12 @@ def _run(records: Records, event_type: str, data: dict[str, Any], stream: str, a
 
 def _snapshot(records: Records, data: dict[str, Any], stream: str, at: str) -> None:
     key = data["snapshot_id"]
-    # Found by the incarnation: a workspace may come back from the trash in another task, with all its states.
-    records.put("snapshot", key, {**data, "taken_at": at}, task=stream, label=data["uid"], live=False, pending=False)
     desk = records.get("workspace", data["uid"])
+    kept = {**data, "taken_at": at}
+    if desk and desk.get("covers"):
+        kept["applied"] = len(desk["covers"])
+    # Found by the incarnation: a workspace may come back from the trash in another task, with all its states.
+    records.put("snapshot", key, kept, task=stream, label=data["uid"], live=False, pending=False)
     if desk:
         _put_workspace(records, {**desk, "last_root": data["root"]})
 

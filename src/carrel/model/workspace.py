@@ -46,6 +46,7 @@ class Workspace(Value):
     before: dict[str, object] = {}  # what the step under way has changed, as it was
     base: str = ""  # the state that its changes are counted from
     last_root: str = ""  # the state that was kept last
+    covers: list[str] = []  # what each of its applies replaced in the folder that it lies on
     step: dict[str, object] = {}  # what a restore or apply under way is about
     pinned: bool = False  # no sweep takes it
 
@@ -139,6 +140,8 @@ def fold(
     for key, source_key in _CARRIED:
         if source_key in data:
             new[key] = data[source_key]
+    if data.get("cover"):
+        new["covers"] = [*new.get("covers", ()), data["cover"]]
     return new
 
 

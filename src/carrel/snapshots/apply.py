@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from carrel.errors import OriginMoved, from_os
 from carrel.model.change import Plan, Step, Undo
-from carrel.snapshots.entries import CHUNK, FILE, Entry
+from carrel.snapshots.entries import CHUNK, DIR, FILE, Entry
 from carrel.snapshots.folders import OPEN_DIR
 from carrel.snapshots.hands import Hands, remove_folder, write_pieces
 from carrel.snapshots.merge import Folder, fingerprint
@@ -85,6 +85,8 @@ def reverse(plan: Plan) -> Plan:
             steps.append(Step(path=step.path, action="mkdir", mode=step.mode))
         elif step.action == "mkdir":
             steps.append(Step(path=step.path, action="rmdir", before="d", mode=step.mode))
+        elif step.action == "chmod":
+            steps.append(step.replace(mode=step.old_mode, old_mode=step.mode))
         elif not step.before:
             steps.append(Step(path=step.path, action="delete", before=after))
         elif step.before.startswith("l:"):
@@ -104,16 +106,29 @@ def reverse(plan: Plan) -> Plan:
                     old_mtime_ns=step.mtime_ns,
                 )
             )
-    # What goes has to go before what comes in its place.
-    order = {"delete": 0, "rmdir": 1}
-    return Plan(steps=tuple(sorted(steps, key=lambda step: (order.get(step.action, 2),))))
+    return Plan(steps=tuple(sorted(steps, key=_turn)))
+
+
+def _turn(step: Step) -> int:
+    """What goes has to go before what comes in its place; a directory is open while something is done in it."""
+    if step.action == "chmod":
+        return 0 if step.mode & 0o200 else 4
+    return {"delete": 1, "rmdir": 2}.get(step.action, 3)
 
 
 def expected_after(step: Step) -> str:
     """What the folder shows at the step's path when it is done."""
     if step.action == "write":
         return f"f{step.mode & 0o1777:o}:{step.digest}"
-    return {"link": f"l:{step.target}", "mkdir": "d"}.get(step.action, "")
+    return {"link": f"l:{step.target}", "mkdir": "d", "chmod": "d"}.get(step.action, "")
+
+
+def is_done(ours: Folder, step: Step) -> bool:
+    """Whether the folder shows that a step is done."""
+    found = ours.find(step.path)
+    if step.action == "chmod":
+        return found is not None and found.kind == DIR and found.mode == step.mode
+    return fingerprint(ours, found) == expected_after(step)
 
 
 class _Apply:
@@ -203,7 +218,7 @@ class _Apply:
                 freed = step.before == "" and (step.path in gone or _is_below(step.path, gone))
                 if step.action == "mkdir" and found == "d" and not freed:
                     steps.append(step.replace(action="stay"))
-                elif found != step.before and not freed:
+                elif (found != step.before and not freed) or (step.action == "chmod" and is_done(ours, step)):
                     raise OriginMoved(
                         f"{step.path} changed in the origin while the changes were being applied", hint="apply again"
                     )
@@ -260,6 +275,8 @@ class _Apply:
                 self._remove_folder(step)
             elif step.action == "mkdir":
                 self._make_folder(step)
+            elif step.action == "chmod":
+                self._set_mode(step, step.mode)
             elif step.action in ("write", "link"):
                 self._replace(number, step)
 
@@ -299,6 +316,9 @@ class _Apply:
         finally:
             os.close(fd)
 
+    def _set_mode(self, step: Step, mode: int) -> None:
+        self._hands.set_folder_mode(step.path, mode)
+
     def _remove_folder(self, step: Step) -> None:
         status = self._hands.status(step.path)
         if status is None or not stat.S_ISDIR(status.st_mode):
@@ -319,6 +339,8 @@ class _Apply:
                 self._remove_folder(step)
             elif step.action == "rmdir":
                 self._make_folder(step)
+            elif step.action == "chmod":
+                self._set_mode(step, step.old_mode)
             elif os.path.lexists(old):
                 parent, name = self._hands.parent(step.path)
                 os.rename(old, name, dst_dir_fd=parent)

@@ -6,7 +6,9 @@ there. Its trees are changed as bytes; a layer that shows through goes on showin
 
 from __future__ import annotations
 
+from carrel.model.snapshot import layer_root
 from carrel.snapshots.entries import (
+    CHUNK,
     DIR,
     FILE,
     LEFT_OUT,
@@ -18,7 +20,7 @@ from carrel.snapshots.entries import (
     encode_tree,
     flags,
 )
-from carrel.snapshots.merge import keep
+from carrel.snapshots.merge import keep, keep_large
 from carrel.snapshots.trees import compare
 
 TYPE_CHECKING = False
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from carrel.model.change import Plan
+    from carrel.snapshots.merge import Folder
     from carrel.snapshots.objects import Objects, Writer
     from carrel.snapshots.trees import Tree
 
@@ -78,7 +81,7 @@ class _Graft:
             top["output"] = self._like_theirs("output", digest=self._writer.put_tree(b""))
         tree = _Folder(work, _entries(self._base.objects, work.digest))
         self._change(tree, paths)
-        top["work"] = self._finish(tree)
+        top["work"] = _write(self._writer, tree)
         return self._writer.put_tree(_encode(top)).hex()
 
     def _change(self, tree: _Folder, paths: list[str]) -> None:
@@ -145,31 +148,6 @@ class _Graft:
         kept = flags(sparse=entry.sparse, torn=entry.torn)
         return Entry(FILE, entry.mode, entry.mtime_ns, entry.size, digest, xattrs=tree.xattrs(entry), flags=kept)
 
-    def _finish(self, tree: _Folder) -> Entry:
-        """Write the changed directories, the inner ones first."""
-        todo, order = [tree], []
-        while todo:
-            folder = todo.pop()
-            order.append(folder)
-            todo += folder.below.values()
-        for folder in reversed(order):
-            folder.names.update({name: below.entry for name, below in folder.below.items()})
-            inside = [entry for entry in folder.names.values() if entry.kind in (DIR, FILE)]
-            gaps = any(entry.gaps for entry in inside)
-            gaps = gaps or any(entry.kind == LEFT_OUT for entry in folder.names.values())
-            entry = folder.entry
-            folder.entry = Entry(
-                DIR,
-                entry.mode,
-                entry.mtime_ns,
-                sum(each.size for each in inside),
-                self._writer.put_tree(_encode(folder.names)),
-                xattrs=entry.xattrs,
-                flags=flags(opaque=entry.opaque, gaps=gaps),
-                over=entry.over,
-            )
-        return tree.entry
-
 
 class _Hidden(Exception):
     """A directory is opaque in one state and not in the other: entries mean different things in the two."""
@@ -216,6 +194,73 @@ class _Transplant(_Graft):
         if hidden != is_opaque and self._over:
             raise _Hidden(above)
         return folder
+
+
+def _write(writer: Writer, tree: _Folder) -> Entry:
+    """Write the changed directories, the inner ones first."""
+    todo, order = [tree], []
+    while todo:
+        folder = todo.pop()
+        order.append(folder)
+        todo += folder.below.values()
+    for folder in reversed(order):
+        folder.names.update({name: below.entry for name, below in folder.below.items()})
+        inside = [entry for entry in folder.names.values() if entry.kind in (DIR, FILE)]
+        gaps = any(entry.gaps for entry in inside)
+        gaps = gaps or any(entry.kind == LEFT_OUT for entry in folder.names.values())
+        entry = folder.entry
+        folder.entry = Entry(
+            DIR,
+            entry.mode,
+            entry.mtime_ns,
+            sum(each.size for each in inside),
+            writer.put_tree(_encode(folder.names)),
+            xattrs=entry.xattrs,
+            flags=flags(opaque=entry.opaque, gaps=gaps),
+            over=entry.over,
+        )
+    return tree.entry
+
+
+def cover(writer: Writer, ours: Folder, paths: Iterable[str]) -> str:
+    """The tree that, laid over a folder, shows what these paths of it are now, whatever becomes of them.
+
+    The caller commits the writer.
+    """
+    tree = _Folder(Entry(DIR), {})
+    for path in sorted(paths):
+        folder = tree
+        parts = path.split("/")
+        for level, name in enumerate(parts, 1):
+            found = ours.find("/".join(parts[:level]))
+            if found is None or found.kind != DIR:
+                folder.names[name] = _held(writer, ours, found)  # what is below it is nothing, with it
+                break
+            if name not in folder.below:
+                where = Entry(DIR, found.mode, found.mtime_ns, xattrs=ours.xattrs(found))
+                folder.below[name] = _Folder(where, {})
+            folder = folder.below[name]
+    return _write(writer, tree).digest.hex()
+
+
+def _held(writer: Writer, ours: Folder, found: Entry | None) -> Entry:
+    if found is None:
+        return Entry(WHITEOUT)
+    if found.kind != FILE:
+        return Entry(found.kind, found.mode, found.mtime_ns, found.size, target=found.target)
+    data = ours.read(found)
+    digest = writer.put(data) if len(data) <= CHUNK else keep_large(writer, data)
+    kept = flags(sparse=found.sparse)
+    return Entry(FILE, found.mode, found.mtime_ns, len(data), digest, xattrs=ours.xattrs(found), flags=kept)
+
+
+def lay_on(writer: Writer, tree: Tree, key: str) -> str:
+    """The root of the same state over another stack. The caller commits the writer."""
+    if tree.root.startswith("layer:"):
+        return layer_root(key)
+    names = dict(tree.top.layers[0].entries())
+    names["work"].over = key
+    return writer.put_tree(_encode(names)).hex()
 
 
 def hold_contents(writer: Writer, plan: Plan) -> str:

@@ -124,6 +124,12 @@ class Hands:
             if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
                 os.chmod(f"/proc/self/fd/{fd}", (mode & 0o7777) | 0o700)
 
+    def set_folder_mode(self, path: str, mode: int) -> None:
+        """Give a directory its mode, and nothing to what is none."""
+        with self._handle(path) as fd:
+            if stat.S_ISDIR(os.fstat(fd).st_mode):
+                os.chmod(f"/proc/self/fd/{fd}", mode & 0o1777)
+
     def set_meta(self, path: str, *, mode: int, mtime_ns: int, xattrs: Xattrs | None) -> bool:
         """Give a file or directory its mode, xattrs and time. False if the inode has other names: replace it."""
         with self._handle(path) as fd:

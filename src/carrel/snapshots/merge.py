@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Protocol
 
+    from carrel.snapshots.entries import Xattrs
     from carrel.snapshots.objects import Writer
     from carrel.snapshots.trees import Delta, Tree
 
@@ -79,6 +80,10 @@ class Folder:
         if entry.digest == NO_DIGEST and entry.disk is not None:
             entry.digest = entry.disk[0].digest(entry.disk[1])
         return entry.digest
+
+    def xattrs(self, entry: Entry) -> Xattrs:
+        """The xattrs of a file or directory."""
+        return entry.disk[0].xattrs(entry.disk[1]) if entry.disk is not None else ()
 
     def is_empty_without(self, path: str, gone: set[str]) -> bool:
         """Whether a directory would be empty if these paths went."""
@@ -154,6 +159,7 @@ class _Planner:
         self._fixed_ns = fixed_ns
         self._names = names
         self._puts: list[Step] = []
+        self._modes: list[Step] = []  # of directories
         self._deletes: list[Step] = []
         self._folders: list[str] = []  # to remove if they are empty by then
         self._clashes: list[Clash] = []
@@ -183,6 +189,7 @@ class _Planner:
 
     def _consider_folder(self, path: str, before: Entry | None, after: Entry, target: Entry | None) -> None:
         if target is not None and target.kind == DIR:
+            self._consider_mode(path, before, after, target)
             return
         if target is not None and self._is_changed(path, before, target):
             self._clashes.append(Clash(path=path, reason="a directory here, a file there"))
@@ -192,8 +199,19 @@ class _Planner:
                 self._delete(path, target)
             self._puts.append(Step(path=path, action="mkdir", mode=after.mode, mtime_ns=after.mtime_ns))
 
+    def _consider_mode(self, path: str, before: Entry | None, after: Entry, target: Entry) -> None:
+        """A directory on both sides: only its mode can be given back, and not to git, which has none."""
+        if before is None or before.kind != DIR or before.mode == after.mode:
+            return
+        if target.disk is None or target.mode == after.mode:
+            self._same += 1
+        else:
+            step = Step(path=path, action="chmod", mode=after.mode, old_mode=target.mode, before="d")
+            self._modes.append(step)
+
     def _consider_file(self, path: str, before: Entry | None, after: Entry | None, target: Entry | None) -> None:
-        if before is None and after is not None and target is None and self._fixed_ns and self._was(path):
+        is_new = before is None and after is not None and target is None
+        if is_new and self._fixed_ns and self._was(path) and not self.base.hides(f"work/{path}"):
             self._clashes.append(Clash(path=path, reason="changed in the workspace, deleted here"))
         elif self._is_same(before, after, target):
             self._same += 1
@@ -357,8 +375,11 @@ class _Planner:
         puts = [step for step in puts if not step.path.startswith(blocked)] if blocked else puts
         # A file that takes a directory's place finds nothing there any more.
         puts = [step.replace(before="") if step.before == "d" else step for step in puts]
+        # A directory is open to its owner while something is done in it.
+        opened = [step for step in self._modes if step.mode & 0o200]
+        closed = [step for step in self._modes if not step.mode & 0o200]
         return Plan(
-            steps=(*sorted(self._deletes, key=lambda step: step.path), *emptied, *puts),
+            steps=(*opened, *sorted(self._deletes, key=lambda step: step.path), *emptied, *puts, *closed),
             clashes=tuple(self._clashes),
             refused=tuple(sorted(self._refused)),
             same=self._same,

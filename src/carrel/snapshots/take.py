@@ -31,6 +31,7 @@ LIMITS = Limits()
 def take(
     store: Store,
     place: Place,
+    find_stack: FindStack = lambda _: None,
     *,
     cache_path: str = "",
     previous: str = "",
@@ -46,7 +47,7 @@ def take(
     with store.hold(), store.writer() as writer:
         generation = store.generation()
         known, cached = stat_cache.load(cache_path, _cache_key(place)) if cache_path else (generation, {})
-        with Tree(writer, previous or EMPTY, with_own_stack(place, lambda _: None)) as earlier:
+        with Tree(writer, previous or EMPTY, with_own_stack(place, find_stack)) as earlier:
             trust = known == generation
             seen = _see(writer, place, cached, trust=trust, live=live, limits=limits, keep_was=True, earlier=earlier)
         writer.commit()
@@ -128,7 +129,10 @@ class _Seen:
 
 def _cache_key(place: Place) -> str:
     overlay = place.overlay
-    return f"{overlay.upper}\0{overlay.stack.key}" if overlay is not None else place.work or place.root
+    if overlay is None:
+        return place.work or place.root
+    stack = overlay.stack  # not its key, which is another after an apply: what is in the upper layer stays as it was
+    return "\0".join((overlay.upper, *stack.layers, stack.marks, str(stack.fixed_ns)))
 
 
 def _see(

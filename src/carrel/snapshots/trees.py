@@ -15,7 +15,7 @@ import stat
 from hashlib import sha256
 
 from carrel.errors import InvalidPath, PathTraversal, SnapshotNotFound, from_os
-from carrel.model.snapshot import EMPTY
+from carrel.model.snapshot import COVER, EMPTY
 from carrel.snapshots.entries import (
     CHUNK,
     DIR,
@@ -326,16 +326,20 @@ class Tree:
             self._work = Pile(own + below)
         return self._work
 
-    def _stack(self, key: str) -> tuple[DiskDir, ...]:
+    def _stack(self, key: str) -> tuple[StoredDir | DiskDir, ...]:
         stack = self._find_stack(key)
         if stack is None:
             raise SnapshotNotFound(
                 f"the files that this state lies on ({key}) are gone", hint="aw snapshots lists what can be restored"
             )
-        for path in stack.layers:
-            if path not in self._layers:
-                self._layers[path] = DiskLayer(path, stack.marks)
-        return tuple(DiskDir(self._layers[path]) for path in stack.layers)
+        return tuple(self._layer(path, stack.marks) for path in stack.layers)
+
+    def _layer(self, path: str, marks: str) -> StoredDir | DiskDir:
+        if path.startswith(COVER):
+            return StoredDir(self.objects, bytes.fromhex(path[len(COVER) :]))
+        if path not in self._layers:
+            self._layers[path] = DiskLayer(path, marks)
+        return DiskDir(self._layers[path])
 
     def folder(self, path: str) -> Pile:
         """The directory at a path; empty where there is none."""
@@ -349,6 +353,16 @@ class Tree:
         above, _, name = path.rpartition("/")
         split(path)
         return self.folder(above).find(name)
+
+    def hides(self, path: str) -> bool:
+        """Whether the state itself, and no layer below it, says that there is nothing at a path."""
+        pile = self.top
+        for name in split(path):
+            own = pile.raw(name)
+            if own is not None and own.disk is None and (own.kind == WHITEOUT or own.opaque):
+                return self.find(path) is None
+            pile = self.child(pile, name)
+        return False
 
     @property
     def stack_key(self) -> str:

@@ -23,7 +23,7 @@ from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.diff import state
 from carrel.verbs.snapshot import BASE, keep
-from carrel.verbs.state import open_store, place_of_state, record_end, refuse_unready, stack_finder
+from carrel.verbs.state import open_store, over_later, place_of_state, record_end, refuse_unready, stack_finder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class Job(Value):
     folder: str = ""
     move: Move | None = None
     keeps: tuple[str, ...] = ()  # roots of what undo needs
+    cover: str = ""  # what the folder shows before it, if the workspace lies on that folder
 
 
 def apply(
@@ -227,7 +228,7 @@ def _plan_folder(
         raise OriginMoved(f"the folder {folder} is gone", hint="--to patch:FILE or --to folder:PATH")
     finish_apply(folder)
     overlay = place_of_state(home, workspace).overlay
-    fixed_ns = overlay.stack.fixed_ns if overlay and folder in overlay.stack.layers else 0
+    fixed_ns = overlay.stack.fixed_ns if overlay and _lies_on(home, workspace, folder) else 0
     with Folder(folder) as ours, store.writer() as writer:
         plan = plan_merge(
             base, ours, theirs, writer, paths=paths or None, mark_conflicts=mark_conflicts, fixed_ns=fixed_ns
@@ -337,6 +338,9 @@ def _carry_out(
     *,
     undoes: str = "",
 ) -> Applied:
+    job = _covered(home, store, workspace, job)
+    if job.cover:  # the base has what is given back now: it is seen over the folder as that is afterwards
+        next_base = over_later(home, store, workspace, next_base, len(workspace.covers) + 1)
     operation_id = home.new_id()
     intent = ChangesApplying(
         **workspace.names(),
@@ -361,6 +365,30 @@ def _carry_out(
         raise
     _record_applied(home, store, announced, job, commit)
     return _told(job, operation_id, target, commit)
+
+
+def _covered(home: Home, store: Store, workspace: Workspace, job: Job) -> Job:
+    """The job with what it replaces, where states of the workspace show it: what was kept so far must not change."""
+    from carrel.snapshots.graft import cover
+    from carrel.snapshots.merge import Folder
+
+    if job.move is not None or not job.plan.steps or not _lies_on(home, workspace, job.folder):
+        return job.replace(cover="")
+    with Folder(job.folder) as ours, store.writer() as writer:
+        root = cover(writer, ours, [step.path for step in job.plan.steps])
+        writer.commit()
+    return job.replace(cover=root, keeps=(*job.keeps, root))
+
+
+def _lies_on(home: Home, workspace: Workspace, folder: str) -> bool:
+    """Whether it is a folder that the workspace's own files show through to."""
+    overlay = place_of_state(home, workspace).overlay
+    if overlay is None or not overlay.stack.owner:
+        return False
+    try:
+        return os.path.samefile(folder, overlay.stack.layers[-1])
+    except FileNotFoundError:
+        return False
 
 
 def _told(job: Job, operation_id: str, target: str, commit: str = "") -> Applied:
@@ -463,6 +491,7 @@ def _record_applied(home: Home, store: Store, workspace: Workspace, job: Job, co
         base_before=workspace.base,
         commit=commit,
         steps=len(job.plan.steps),
+        cover=job.cover,
     )
     record_end(home, store, workspace.task_id, fact)
 
@@ -474,7 +503,7 @@ def _hide_new_folders(home: Home, workspace: Workspace, job: Job) -> None:
     """
     overlay = place_of_state(home, workspace).overlay
     made = [step.path for step in job.plan.steps if step.action == "mkdir"]
-    if overlay is None or job.folder not in overlay.stack.layers or not made:
+    if overlay is None or not job.cover or not made:
         return
     from carrel.snapshots.folders import OPEN_DIR, Folders
 
@@ -489,8 +518,8 @@ def _hide_new_folders(home: Home, workspace: Workspace, job: Job) -> None:
 
 def _find_done(home: Home, job: Job) -> str | None:
     """The commit that a branch is at, or "", if the job is done; None if the origin is as it was."""
-    from carrel.snapshots.apply import expected_after, finish_apply
-    from carrel.snapshots.merge import Folder, fingerprint
+    from carrel.snapshots.apply import finish_apply, is_done
+    from carrel.snapshots.merge import Folder
 
     if job.move is not None:
         return _find_moved(home, job.move)
@@ -498,12 +527,9 @@ def _find_done(home: Home, job: Job) -> str | None:
         return None
     finish_apply(job.folder)
     with Folder(job.folder) as ours:
-        is_done = all(
-            fingerprint(ours, ours.find(step.path)) == expected_after(step)
-            for step in job.plan.steps
-            if step.action != "rmdir"  # stays if the user put something into it
-        )
-    return "" if is_done else None
+        # A directory that was to go stays if the user put something into it.
+        done = all(is_done(ours, step) for step in job.plan.steps if step.action != "rmdir")
+    return "" if done else None
 
 
 def _find_moved(home: Home, move: Move) -> str | None:
@@ -566,6 +592,7 @@ def _find_job(home: Home, operation_id: str) -> Job | None:
         folder=found["folder"],
         move=Move(**found["move"]) if found["move"] else None,
         keeps=tuple(found["keeps"]),
+        cover=found.get("cover", ""),
     )
 
 
@@ -630,16 +657,19 @@ def _base_without(home: Home, store: Store, workspace: Workspace, applied: dict[
         return workspace.base
     if workspace.base == after:
         return before
-    finder = with_own_stack(place_of_state(home, workspace), stack_finder(home))
+    finder = with_own_stack(place_of_state(home, workspace), stack_finder(home, workspace))
+    before = over_later(home, store, workspace, before, len(workspace.covers))  # to compare it with the present one
     with Tree(store, before, finder) as old, Tree(store, workspace.base, finder) as now, store.writer() as writer:
-        root = transplant(writer, now, old, _touched(plan))
+        root = transplant(writer, now, old, touched) if (touched := _touched(plan)) else None
         writer.commit()
     # Without it, what later applies gave back is counted again: the origin has it, and the next apply sees that.
     return root or before
 
 
 def _touched(plan: Plan) -> list[str]:
-    """The paths of a plan; of a directory only if nothing in it is named."""
+    """The paths of a plan, of a directory only if nothing in it is named; none if the mode of one would go with it."""
+    if any(step.action == "chmod" for step in plan.steps):
+        return []
     above = {step.path.rpartition("/")[0] for step in plan.steps}
     folders = ("mkdir", "rmdir")
     return [f"work/{step.path}" for step in plan.steps if step.action not in folders or step.path not in above]

@@ -109,7 +109,7 @@ def _build(
         filled, digest = _stage(home, place, stated, source, config, progress)
         rename_into_place(place.root, final.root)
         attach(filled, final)
-        base = _base(home, filled, final)
+        base = _base(home, filled, final, stated["uid"])
     except BaseException as error:
         fail(home, task, stated, place, final, error)
         raise as_ours(error, stated["workspace_id"]) from error
@@ -128,12 +128,12 @@ def record_created(home: Home, task: str, stated: dict[str, Any], filled: Filled
     return show.by_uid(home, stated["uid"])
 
 
-def _base(home: Home, filled: Filled, final: Place) -> str:
+def _base(home: Home, filled: Filled, final: Place, uid: str) -> str:
     if filled.mechanism == "plain" and filled.origin.get("kind") == "empty":
         return EMPTY  # said here, because most of what knows more is not needed for it
     from carrel.verbs.state import base_of
 
-    return base_of(home, filled, final)
+    return base_of(home, filled, final, uid)
 
 
 def place_of(home: Home, uid: str, root: str) -> Place:

@@ -49,7 +49,7 @@ def state(home: Home, store: Store, workspace: Workspace, name: str) -> Iterator
     from carrel.snapshots.trees import Tree
 
     place = place_of_state(home, workspace)
-    finder = stack_finder(home)
+    finder = stack_finder(home, workspace)
     if name == NOW:
         with look(store, place, finder, cache_path=cache_path(home, workspace), contents=True) as tree:
             yield tree
@@ -75,4 +75,4 @@ def has_unapplied(home: Home, workspace: Workspace) -> bool:
         return False
     with open_store(home) as store:
         place = place_of_state(home, workspace)
-        return look(store, workspace.base, place, stack_finder(home), cache_path=cache_path(home, workspace))
+        return look(store, workspace.base, place, stack_finder(home, workspace), cache_path=cache_path(home, workspace))

@@ -126,7 +126,7 @@ def _build(
         digest = write_metadata(place.root, stated, config)
         rename_into_place(place.root, final.root)
         attach(filled, final)
-        base = parent.base or base_of(home, filled, final)
+        base = parent.base or base_of(home, filled, final, stated["uid"])
         if snapshot is not None:
             child = show.by_uid(home, stated["uid"]).replace(filled=filled.as_dict())
             _go_back(home, parent, child, snapshot)
@@ -164,4 +164,4 @@ def _go_back(home: Home, parent: Workspace, child: Workspace, snapshot: str) -> 
     from carrel.verbs.state import open_store, place_of_state, stack_finder
 
     with open_store(home) as store:
-        restore(store, find_root(home, parent, snapshot), place_of_state(home, child), stack_finder(home))
+        restore(store, find_root(home, parent, snapshot), place_of_state(home, child), stack_finder(home, parent))

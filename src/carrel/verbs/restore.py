@@ -75,7 +75,7 @@ def _refuse_unknown(home: Home, workspace: Workspace, roots: tuple[str, str], pa
     from carrel.snapshots.take import with_own_stack
     from carrel.snapshots.trees import Tree
 
-    finder = with_own_stack(place_of_state(home, workspace), stack_finder(home))
+    finder = with_own_stack(place_of_state(home, workspace), stack_finder(home, workspace))
     with open_store(home) as store, Tree(store, roots[0], finder) as then, Tree(store, roots[1], finder) as now:
         for path in (each.strip("/") for each in paths):
             if path and then.find(path) is None and now.find(path) is None:
@@ -99,7 +99,7 @@ def finish(home: Home, workspace: Workspace) -> Restored:
                 store,
                 step["root"],
                 place_of_state(home, workspace),
-                stack_finder(home),
+                stack_finder(home, workspace),
                 paths=step["paths"] or None,
                 back_to=find_root(home, workspace, step["before"]),
                 cache_path=cache_path(home, workspace),

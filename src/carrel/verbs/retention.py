@@ -18,7 +18,7 @@ from carrel.model.value import Value
 from carrel.model.workspace import Workspace
 from carrel.verbs.apply import jobs_path, kept_roots
 from carrel.verbs.snapshot import of_workspace
-from carrel.verbs.state import open_store, stack_finder, stacks_path
+from carrel.verbs.state import find_stack, open_store, stacks_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,19 +130,24 @@ class _BeingMade(Exception):
 def live_roots(home: Home, leaving: Leaving) -> set[str]:
     """Every state that has to stay readable."""
     roots = set(kept_roots(home, but_not=leaving.operations))
-    uids = set()
+    covers: dict[str, list[str]] = {}
     for record in home.log.find_all("workspace"):
         if record["home"] != home.id or record["state"] in GONE or record["uid"] in leaving.uids:
             continue
         if record["state"] == "creating":
             raise _BeingMade(record["uid"])
-        uids.add(record["uid"])
+        covers[record["uid"]] = record.get("covers", [])
         step = record["step"]
         roots.update(filter(None, (record["base"], record["last_root"], step.get("root"), step.get("next_base"))))
     dropped = {snapshot.id for _, snapshot in leaving.snapshots}
+    oldest = {uid: len(found) for uid, found in covers.items()}
     for record in home.log.find_all("snapshot"):
-        if record["uid"] in uids and record["snapshot_id"] not in dropped:
+        uid = record["uid"]
+        if uid in covers and record["snapshot_id"] not in dropped:
             roots.add(record["root"])
+            oldest[uid] = min(oldest[uid], record.get("applied", 0))
+    for uid, found in covers.items():
+        roots.update(found[oldest[uid] :])  # a state is seen through what was applied after it
     return roots
 
 
@@ -167,8 +172,7 @@ def _collect(home: Home, store: Store, leaving: Leaving, *, dry_run: bool) -> Fr
     done = collect_objects(store, lambda: live_roots(home, leaving), dry_run=dry_run)
     with store.hold():  # a state that is kept now lies on a stack of its workspace, which is in use by that
         keys = stack_keys(store, live_roots(home, leaving))
-        find = stack_finder(home)
-        kept = {layer for key in keys if (stack := find(key)) for layer in stack.layers}
+        kept = {layer for key in keys if (stack := find_stack(home, key)) for layer in stack.layers}
         freed = _sweep_layers(home, kept, dry_run=dry_run)
         if not dry_run:
             _forget_stacks(home, keys)

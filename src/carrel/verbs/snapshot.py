@@ -8,7 +8,7 @@ from carrel.model.moment import seconds
 from carrel.model.snapshot import LeftOut, Snapshot
 from carrel.verbs import show
 from carrel.verbs.create import materialise
-from carrel.verbs.state import cache_path, open_store, place_of_state, refuse_unready
+from carrel.verbs.state import cache_path, open_store, place_of_state, refuse_unready, stack_finder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,13 +32,15 @@ def keep(home: Home, workspace: Workspace, *, cause: str, label: str = "", live:
     """Keep the state; the caller holds the workspace, and says if it knows whether somebody may be writing."""
     from carrel.snapshots.take import take
 
-    place = place_of_state(home, workspace)
+    current = show.by_uid(home, workspace.uid)  # an apply beside a run may have moved on what its states lie on
+    place = place_of_state(home, current)
     with open_store(home) as store, store.hold():
         taken = take(
             store,
             place,
+            stack_finder(home, current),
             cache_path=cache_path(home, workspace),
-            previous=show.by_uid(home, workspace.uid).last_root,
+            previous=current.last_root,
             live=is_live(home, workspace) if live is None else live,
         )
         fact = SnapshotTaken(

@@ -15,6 +15,7 @@ from carrel.verbs.destroy import attach, filled_in
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
     from carrel.home import Home
     from carrel.model.source import Filled
@@ -73,10 +74,10 @@ def place_of_state(home: Home, workspace: Workspace) -> Place:
     """The directories that make up the workspace's state, mounted."""
     attach(home, workspace)
     filled, place = filled_in(home, workspace)
-    return _place(home, filled, place)
+    return _place(home, filled, place, workspace.uid, len(workspace.covers))
 
 
-def _place(home: Home, filled: Filled, place: FilledPlace) -> Place:
+def _place(home: Home, filled: Filled, place: FilledPlace, uid: str, applied: int) -> Place:
     from carrel.system import layers
     from carrel.system.stack import stack_of
 
@@ -84,11 +85,14 @@ def _place(home: Home, filled: Filled, place: FilledPlace) -> Place:
     if filled.mechanism not in layers.MOUNTED:
         return Place(root=place.root, work=work)
     stack = stack_of(filled, place)
+    fixed_ns = int(filled.origin.get("since_ns", 0))
     known = remember_stack(
         home,
-        stack.lowers,
+        layers=tuple(stack.lowers),
         marks="trusted" if filled.mechanism == layers.OVERLAY else "user",
-        fixed_ns=int(filled.origin.get("since_ns", 0)),
+        fixed_ns=fixed_ns,
+        owner=uid if fixed_ns else "",  # without a folder of the user's at the bottom it is everybody's
+        applied=applied if fixed_ns else 0,
     )
     return Place(root=place.root, work=work, overlay=Overlay(upper=stack.upper(place.layers), stack=known))
 
@@ -98,9 +102,11 @@ def stacks_path(home: Home) -> str:
     return f"{home.path}/snapshots/stacks"
 
 
-def remember_stack(home: Home, lowers: list[str], *, marks: str, fixed_ns: int) -> Stack:
+def remember_stack(home: Home, **fields: Any) -> Stack:
     """The lower layers under a key that is theirs alone, written down so that old states find them again."""
-    identity = json.dumps([lowers, marks, fixed_ns])
+    stack = Stack(key="", **fields)
+    own = [stack.owner, stack.applied] if stack.owner else []
+    identity = json.dumps([list(stack.layers), stack.marks, stack.fixed_ns, *own])
     key = sha256(identity.encode()).hexdigest()[:32]
     path = f"{stacks_path(home)}/{key}"
     try:
@@ -112,26 +118,55 @@ def remember_stack(home: Home, lowers: list[str], *, marks: str, fixed_ns: int) 
         with open(fresh, "w") as file:
             file.write(identity)
         os.rename(fresh, path)
-    return Stack(key=key, layers=tuple(lowers), marks=marks, fixed_ns=fixed_ns)
+    return stack.replace(key=key)
 
 
-def stack_finder(home: Home) -> Callable[[str], Stack | None]:
-    """Finds the layers that an old state lies on."""
+def stack_finder(home: Home, workspace: Workspace) -> Callable[[str], Stack | None]:
+    """Finds the layers that an old state of the workspace lies on.
+
+    What the workspace itself has given back to its folder since is covered by what was there before. What others do in
+    the folder, other workspaces too, is the folder's own: a restore must not take it back.
+    """
 
     def find(key: str) -> Stack | None:
-        try:
-            with open(f"{stacks_path(home)}/{key}") as file:
-                lowers, marks, fixed_ns = json.load(file)
-        except FileNotFoundError:
-            return None
-        return Stack(key=key, layers=tuple(lowers), marks=marks, fixed_ns=fixed_ns)
+        stack = find_stack(home, key)
+        if stack is None or stack.owner != workspace.uid:
+            return stack
+        return stack.covered(workspace.covers[stack.applied :])
 
     return find
 
 
-def base_of(home: Home, filled: Filled, place: FilledPlace) -> str:
+def find_stack(home: Home, key: str) -> Stack | None:
+    """The layers as they were written down."""
+    try:
+        with open(f"{stacks_path(home)}/{key}") as file:
+            layers, marks, fixed_ns, *own = json.load(file)
+    except FileNotFoundError:
+        return None
+    owner, applied = own or ("", 0)
+    return Stack(key=key, layers=tuple(layers), marks=marks, fixed_ns=fixed_ns, owner=owner, applied=applied)
+
+
+def over_later(home: Home, store: Store, workspace: Workspace, root: str, applied: int) -> str:
+    """The state with the same changes over the folder as it is after so many applies of the workspace's."""
+    from carrel.snapshots.graft import lay_on
+    from carrel.snapshots.trees import Tree
+
+    with Tree(store, root) as tree, store.writer() as writer:
+        stack = find_stack(home, tree.stack_key) if tree.stack_key else None
+        if stack is None or stack.owner != workspace.uid or stack.applied == applied:
+            return root
+        fields = stack.replace(applied=applied).as_dict()
+        del fields["key"]
+        later = lay_on(writer, tree, remember_stack(home, **fields).key)
+        writer.commit()
+    return later
+
+
+def base_of(home: Home, filled: Filled, place: FilledPlace, uid: str) -> str:
     """The state that a new workspace begins with: a name for shared layers, else everything is read once."""
-    state = _place(home, filled, place)
+    state = _place(home, filled, place, uid, 0)
     if state.overlay is not None:
         return layer_root(state.overlay.stack.key)
     from carrel.snapshots.take import take

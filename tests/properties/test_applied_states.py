@@ -1,0 +1,198 @@
+"""Random edits, snapshots, applies, restores and undos over a folder that is used in place, against a model.
+
+The folder is the lowest layer of the workspace and an apply writes into it: a state that was kept before has to be the
+same afterwards. The model knows only how to describe a directory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+import carrel
+from carrel.errors import FileNotFound
+from carrel.local import Local
+from carrel.settings import load_settings
+from carrel.snapshots.collect import verify
+from carrel.verbs.snapshot import of_workspace
+from carrel.verbs.state import open_store
+from needs import need_root
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "snapshots"))
+
+from desks import Description, describe
+
+from properties.test_snapshots_properties import link, make_folder, remove, rewrite_in_place, touch, write
+
+NAMES = ["a", "b", "c.txt", "with space", "new\nline"]
+names = st.sampled_from(NAMES)
+paths = st.lists(names, min_size=1, max_size=3).map("/".join)
+contents = st.sampled_from([b"", b"one\n", b"two\n", b"text\n" * 50, b"\0binary"])
+modes = st.sampled_from([0o644, 0o600, 0o755])
+Edit = tuple[Callable[..., None], *tuple[object, ...]]  # what is done, and with what
+edit: st.SearchStrategy[Edit] = st.one_of(
+    st.tuples(st.just(write), paths, contents, modes),
+    st.tuples(st.just(link), paths, names),
+    st.tuples(st.just(make_folder), paths, modes),
+    st.tuples(st.just(remove), paths),
+    st.tuples(st.just(touch), paths, st.integers(0, 2**61)),
+    st.tuples(st.just(rewrite_in_place), paths),
+)
+step = st.one_of(
+    st.tuples(st.just("edit"), st.lists(edit, min_size=1, max_size=5)),
+    st.tuples(st.just("edit"), st.lists(edit, min_size=1, max_size=5)),
+    st.tuples(st.just("take"), st.none()),
+    st.tuples(st.just("apply"), st.none()),
+    st.tuples(st.just("apply"), paths),
+    st.tuples(st.just("restore"), st.integers(0, 5)),
+    st.tuples(st.just("undo"), st.none()),
+    st.tuples(st.just("remount"), st.none()),
+    st.tuples(st.just("mine"), contents),
+    st.tuples(st.just("fork"), st.integers(0, 5)),
+)
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Local]:
+    need_root()
+    with TemporaryDirectory(dir="/dev/shm") as scratch:
+        chosen = load_settings({"HOME": scratch}, scratch, system_directory=f"{scratch}/no-etc")
+        with carrel.open(f"{scratch}/home", settings=chosen) as opened:
+            yield opened
+            _remove_all(opened)
+
+
+def _remove_all(opened: Local) -> None:
+    for workspace in opened.list():
+        opened.destroy(workspace.id, force=True)
+    opened.sweep(everything=True)
+
+
+class Game:
+    """A folder, a workspace over it, and what was seen in it."""
+
+    def __init__(self, workspaces: Local, folder: Path) -> None:
+        self.workspaces = workspaces
+        self.folder = folder
+        self.id = f"game-{next(_numbers)}/a"
+        self.work = Path(workspaces.create(f"overlay:{folder}", id=self.id).path, "work")
+        self.kept: list[tuple[str, Description]] = [("base", self.seen())]
+        self.undone: list[tuple[Description, Description]] = []  # work and folder before each operation
+
+    def seen(self) -> Description:
+        """What is in the workspace; what the user has in `mine` is the user's."""
+        found = describe(self.work)
+        return {name: each for name, each in found.items() if name.split("/")[0] != "mine"}
+
+    def there(self) -> Description:
+        return describe(self.folder, times=False)
+
+    def play(self, what: str, detail: object) -> None:
+        getattr(self, f"do_{what}")(detail)
+
+    def do_edit(self, edits: list[Edit]) -> None:
+        for act, *arguments in edits:
+            act(self.work, *arguments)
+
+    def do_take(self, _: None) -> None:
+        self.kept.append((self.workspaces.snapshot(self.id).id, self.seen()))
+
+    def do_apply(self, path: str | None) -> None:
+        before = (self.seen(), self.there())
+        try:
+            done = self.workspaces.apply(self.id, [path] if path else [])
+        except FileNotFound:  # in neither state
+            assert (self.seen(), self.there()) == before
+            return
+        assert self.seen() == before[0]
+        if done.operation_id:
+            self.undone.append(before)
+            self.kept[0] = ("base", self.kept[0][1] if path else self.seen())
+        if not path:
+            assert self.workspaces.status(self.id) == ()
+
+    def do_restore(self, number: int) -> None:
+        name, state = self.kept[number % len(self.kept)]
+        if name == "base":
+            return  # it moves with every apply
+        before = (self.seen(), self.there())
+        self.workspaces.restore(self.id, name)
+        assert self.seen() == state
+        self.undone.append(before)
+
+    def do_undo(self, _: None) -> None:
+        newest = [each for each in self.workspaces.operations() if each.workspaces == [self.id]]
+        open_ones = [each for each in newest if each.kind in ("restore", "apply") and not each.undone_by]
+        if not open_ones:
+            return
+        work, there = self.undone.pop()
+        now = (self.seen(), self.there())
+        self.workspaces.undo(open_ones[0].operation_id)
+        if open_ones[0].kind == "restore":
+            assert self.seen() == work
+            assert self.there() == now[1]
+        else:
+            assert self.seen() == now[0]
+            mine = {name: each for name, each in now[1].items() if name.split("/")[0] == "mine"}
+            ours = {name: each for name, each in there.items() if name.split("/")[0] != "mine"}
+            assert self.there() == {**ours, **mine}
+
+    def do_remount(self, _: None) -> None:
+        before = self.seen()
+        subprocess.run(["umount", self.work], check=True)
+        self.workspaces.path(self.id)
+        assert self.seen() == before
+
+    def do_mine(self, content: bytes) -> None:
+        (self.folder / "mine/note").write_bytes(content)
+
+    def do_fork(self, number: int) -> None:
+        name, state = self.kept[number % len(self.kept)]
+        if name == "base":
+            return
+        (child,) = self.workspaces.fork(self.id, new_id=f"{self.id}-fork-{next(_numbers)}", snapshot=name)
+        found = describe(Path(child.path, "work"))
+        assert {name: each for name, each in found.items() if name.split("/")[0] != "mine"} == state
+        self.workspaces.destroy(child.id, force=True)
+
+    def end(self) -> None:
+        home = self.workspaces._home
+        with open_store(home) as store:
+            roots = [each.root for each in of_workspace(home, self.workspaces.get(self.id))]
+            assert verify(store, [root for root in roots if len(root) == 64]) == []
+        for name, state in self.kept[1:]:
+            self.workspaces.restore(self.id, name)
+            assert self.seen() == state
+        self.workspaces.destroy(self.id, force=True)
+
+
+@settings(
+    max_examples=int(os.environ.get("AW_EXAMPLES", "40")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+    print_blob=True,
+)
+@given(before=st.lists(edit, max_size=6), steps=st.lists(step, min_size=6, max_size=14))
+def test_a_kept_state_outlives_what_is_applied_after_it(
+    home: Local, before: list[Edit], steps: list[tuple[str, object]]
+) -> None:
+    note(f"{before}, {steps}")
+    with TemporaryDirectory(dir="/dev/shm") as scratch:
+        folder = Path(scratch, "folder")
+        (folder / "mine").mkdir(parents=True)
+        for act, *arguments in before:
+            act(folder, *arguments)
+        game = Game(home, folder)
+        for what, detail in steps:
+            game.play(what, detail)
+        game.end()

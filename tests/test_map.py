@@ -29,7 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runner": {"errors", "model", "home", "settings", "store", "verbs"},
     "answers": {"model", "snapshots", "store", "system", "verbs"},
     "carrel": {"errors", "model", "home", "local", "settings", "verbs", "workspaces"},
-    "server": {"answers", "errors", "model", "carrel", "settings"},
+    "calls": {"errors", "model", "carrel", "settings"},
+    "server": {"answers", "calls", "errors", "model", "carrel", "settings"},
     "page": {"errors", "model", "server"},
     "cli": {"errors", "model", "carrel", "settings", "server", "page"},
 }

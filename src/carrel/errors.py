@@ -180,6 +180,13 @@ class UnappliedChanges(Conflict):
     code = "unapplied_changes"
 
 
+class KeyReused(Conflict):
+    """The idempotency key belongs to another request."""
+
+    code = "idempotency_key_reused"
+    http_status = 422
+
+
 class FileExists(Conflict):
     """Something is in the way at this path."""
 

@@ -15,8 +15,10 @@ from carrel.verbs import show
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from typing import Any, Self
 
+    from carrel.model.call import Call
     from carrel.model.change import Change, Diff
     from carrel.model.edit import Edit
     from carrel.model.event import Event
@@ -73,16 +75,24 @@ class Local:
         self.close()
 
     def close(self) -> None:
+        self.clean_up()
+        self.let_go()
+
+    def clean_up(self) -> None:
+        """Do what the settings want done at the end."""
         from carrel.verbs.shutdown import shutdown
 
         shutdown(self._home, self._made, self._started)
-        self.let_go()
 
     def let_go(self) -> None:
         """Close the log and leave everything as it is, whatever the settings say."""
         if self._runner is not None:
             self._runner.close()
         self._home.close()
+
+    def fresh_name(self) -> str:
+        """A task name that no task has."""
+        return self._home.new_name()
 
     def acting_as(
         self, actor_id: str, *, correlation_id: str = "", causation_id: str = "", agent_of: str | None = None
@@ -123,8 +133,15 @@ class Local:
         else:
             source = spec.absolute(self._directory).spec()
             workspace = create(self._home, task, agent, source=source, config=config, lazy=lazy, progress=said)
-        self._made.append(workspace.id)
+        self._remember(made=[workspace.id])
         return workspace
+
+    def _remember(self, *, made: Iterable[str] = (), started: Iterable[str] = ()) -> None:
+        """Keep in mind what closing has to clean up, if it has to: an opener may live for years."""
+        if self._home.settings.workspaces.cleanup_on_shutdown:
+            self._made += made
+        if self._home.settings.sandbox.stop_on_shutdown:
+            self._started += started
 
     def _name(self, task: str | None, agent: str | None, id: str | None) -> tuple[str, str]:
         if id is not None:
@@ -215,7 +232,7 @@ class Local:
         finally:
             if runner is not None:
                 runner.close()
-        self._started.append(started.id)
+        self._remember(started=[started.id])
         return started
 
     def run_new(
@@ -274,7 +291,7 @@ class Local:
         )
         done = run_kept(self._home, id, spec, stdin=stdin, write=write)
         if done.run_id not in self._started:
-            self._started.append(done.run_id)
+            self._remember(started=[done.run_id])
         return done
 
     def get_run(self, run_id: str) -> Run:
@@ -390,7 +407,7 @@ class Local:
         from carrel.verbs.fork import fork_several
 
         made = fork_several(self._home, id, new_id, count, snapshot=snapshot)
-        self._made += [workspace.id for workspace in made]
+        self._remember(made=[workspace.id for workspace in made])
         return made
 
     # -- files --
@@ -666,6 +683,75 @@ class Local:
         from carrel.verbs.template import remove_template
 
         remove_template(self._home, name)
+
+    # -- calls --
+
+    def caused_by(self, cause: str) -> Self:
+        """The same verbs, with what they do named as caused by something."""
+        caller = self._home.caller.replace(causation_id=cause)
+        return type(self)(self._home.acting_as(caller), self._directory, opener=self)
+
+    def accept_call(
+        self,
+        verb: str,
+        workspace_id: str,
+        *,
+        key: str,
+        body: str,
+        arguments: Mapping[str, Any] | None = None,
+        detached: bool = False,
+    ) -> tuple[Call, bool]:
+        from carrel.verbs.calls import accept_call
+
+        return accept_call(self._home, verb, workspace_id, key=key, body=body, arguments=arguments, detached=detached)
+
+    def get_call(self, call_id: str) -> Call:
+        from carrel.verbs.calls import get_call
+
+        return get_call(self._home, call_id)
+
+    def hold_call(self, call_id: str) -> AbstractContextManager[Call]:
+        from carrel.verbs.calls import hold_call
+
+        return hold_call(self._home, call_id)
+
+    def effects_of(self, call: Call) -> Sequence[Event]:
+        from carrel.verbs.calls import effects_of
+
+        return effects_of(self._home, call)
+
+    def end_call(self, call: Call, *, answer: object = None, error: dict[str, object] | None = None) -> Call:
+        from carrel.verbs.calls import end_call
+
+        return end_call(self._home, call, answer=answer, error=error)
+
+    def start_call(self, call_id: str) -> None:
+        from carrel.verbs.calls import start_call
+
+        start_call(self._home, call_id)
+
+    def record_start(self, call: Call) -> None:
+        from carrel.verbs.calls import record_start
+
+        record_start(self._home, call)
+
+    def cancel_call(self, call_id: str) -> Call:
+        from carrel.verbs.calls import cancel_call
+
+        return cancel_call(self._home, call_id)
+
+    def left_calls(self) -> Sequence[Call]:
+        from carrel.verbs.calls import left_calls
+
+        return left_calls(self._home)
+
+    def settle(self) -> Sequence[Finding]:
+        """Finish or undo what a process that died has begun."""
+        return repairing.settle(self._home)
+
+    def by_uid(self, uid: str) -> Workspace:
+        """The workspace of this incarnation, whatever became of it."""
+        return show.by_uid(self._home, uid)
 
     # -- doors --
 

@@ -66,7 +66,7 @@ def _serve(door: Door, args: argparse.Namespace) -> None:
         sys.stdout.flush()
 
     serve(door.workspaces, settings, ready=ready, load=lambda: _load(door), extend=extend)
-    door.workspaces.close()
+    door.workspaces.clean_up()  # and no more: a request may still be at work in a thread, and ends with the process
 
 
 def _page() -> Callable[[App, Local, Settings], object] | None:

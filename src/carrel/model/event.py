@@ -402,6 +402,49 @@ class TokenRevoked(Fact):
     token_id: str
 
 
+class CallFact(Value):
+    """Base of what happened to a call."""
+
+    call_id: str
+
+
+class CallAccepted(CallFact):
+    """A door was asked for something that is to be done once, also if whoever does it dies."""
+
+    verb: str
+    workspace_id: str  # "" if it is about none
+    key: str
+    body: str
+    arguments: dict[str, object] = {}
+    detached: bool = False
+    agent_of: str | None = None
+    home: str = ""
+    position: int = 0
+
+
+class CallStarted(CallFact):
+    """A process of its own does the call."""
+
+    pid: int
+    start_time: int
+
+
+class CallCompleted(CallFact):
+    """It is done."""
+
+    answer: object
+
+
+class CallFailed(CallFact):
+    """It was refused, or could not be done."""
+
+    error: dict[str, object]
+
+
+class CallCancelled(CallFact):
+    """Somebody stopped it, and what it had begun was undone."""
+
+
 FACTS: tuple[type[Value], ...] = (
     WorkspacePlanned,
     WorkspaceCreating,
@@ -445,6 +488,11 @@ FACTS: tuple[type[Value], ...] = (
     ChangesApplyFailed,
     TokenCreated,
     TokenRevoked,
+    CallAccepted,
+    CallStarted,
+    CallCompleted,
+    CallFailed,
+    CallCancelled,
 )
 
 

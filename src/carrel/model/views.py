@@ -6,7 +6,7 @@ The store runs `project` inside the transaction that appends the event, over its
 
 from __future__ import annotations
 
-from carrel.model import operation, run, workspace
+from carrel.model import call, operation, run, workspace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ def project(records: Records, event_type: str, data: dict[str, Any], stream: str
         records.drop("snapshot", data["snapshot_id"])
     if event_type in ("token_created", "token_revoked"):
         _token(records, event_type, data, stream, at)
+    if event_type in call.EVENTS:
+        _call(records, event_type, data, stream, actor_id, at)
     if event_type in operation.KINDS:
         _operation(records, event_type, data, stream, actor_id, at)
 
@@ -101,3 +103,9 @@ def _token(records: Records, event_type: str, data: dict[str, Any], stream: str,
     if record:  # found by the digest for as long as it is good
         live = record["revoked_at"] is None
         records.put("token", key, record, task=stream, label=record["digest"], live=live, pending=False)
+
+
+def _call(records: Records, event_type: str, data: dict[str, Any], stream: str, actor_id: str, at: str) -> None:
+    record = call.fold(records.get("call", data["call_id"]), event_type, data, actor_id, at)
+    if record:  # it holds its key for ever: a repeat gets the same answer, and never does the same again
+        records.put("call", data["call_id"], record, task=stream, label=record["key"], live=True, pending=False)

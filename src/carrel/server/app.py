@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,7 @@ def make_app(workspaces: Local, settings: Settings, hosts: frozenset[str]) -> Ap
             yield
         finally:
             front.stop()
+            await asyncio.to_thread(front.hub.join)
 
     app = App(
         title="Carrel",

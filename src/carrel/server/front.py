@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from carrel.local import Local
     from carrel.server.streams import Hub, Tails
     from carrel.settings import Settings
-    from carrel.workspaces import Workspaces
 else:
-    Workspaces = object  # FastAPI looks at annotations while it runs; the class itself is for the type checker
+    Local = object  # FastAPI looks at annotations while it runs; the class itself is for the type checker
 
 
 class Front:
@@ -41,6 +40,8 @@ class Front:
     def start(self) -> None:
         """Begin to serve, on the running loop."""
         self.hub.start()
+        for call in self.workspaces.left_calls():  # accepted by a server that died
+            self.workspaces.start_call(call.call_id)
 
     def stop(self) -> None:
         """End every stream."""
@@ -90,7 +91,7 @@ def bearer_of(request: Request) -> Bearer:
     return bearer
 
 
-def verbs_of(request: Request) -> Any:
+def verbs_of(request: Request) -> Local:
     """The verbs on behalf of who asks."""
     bearer, headers = bearer_of(request), request.headers
     actor, agent_of = bearer.actor_id, bearer.workspace_id
@@ -123,7 +124,7 @@ def workspace_of(request: Request, task: str, agent: str) -> str:
     return check_reach(bearer_of(request), format_id(*parse_id(f"{task}/{agent}")))
 
 
-Verbs = Annotated[Workspaces, Depends(verbs_of)]
+Verbs = Annotated[Local, Depends(verbs_of)]
 Here = Annotated[Front, Depends(front_of)]
 Asker = Annotated[Bearer, Depends(bearer_of)]
 WorkspaceId = Annotated[str, Depends(workspace_of)]

@@ -12,6 +12,7 @@ from carrel.errors import Forbidden
 from carrel.model.value import Value
 from carrel.server.bodies import Folder, NewMessage, NewSnapshot, NewTemplate, NewToken, Restore
 from carrel.server.front import OWNER, Asker, Verbs, WorkspaceId
+from carrel.server.once import AskedOnce, reply
 from carrel.server.routes_states import RestoreDone, list_snapshots, restore_snapshot, take_snapshot
 from carrel.server.routes_workspaces import get_workspace
 from carrel.server.routing import WORKSPACE, failing, make_router
@@ -94,12 +95,12 @@ def messages(verbs: Verbs, id: WorkspaceId) -> Response:
 
 
 @router.post(f"{WORKSPACE}/messages", status_code=201, response_model=Message, responses=failing(404, 409, 507))
-def send_message(verbs: Verbs, asker: Asker, id: WorkspaceId, body: NewMessage) -> Response:
+def send_message(verbs: Verbs, once: AskedOnce, asker: Asker, id: WorkspaceId, body: NewMessage) -> Response:
     """Write to a workspace."""
     if asker.workspace_id is not None and body.sender is not None:
         raise Forbidden("only the owner writes in another's name")
     sender = body.sender if asker.workspace_id is None else asker.workspace_id
-    return answer(verbs.send_message(id, body.text, sender=sender), 201)
+    return reply(once.do(verbs, "send", id, {"id": id, "text": body.text, "sender": sender}), 201)
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
@@ -146,12 +147,12 @@ def session_snapshots(verbs: Verbs, asker: Asker) -> Response:
 
 
 @router.post("/api/session/workspace/snapshots", status_code=201, response_model=Snapshot, responses=failing())
-def session_snapshot(verbs: Verbs, asker: Asker, body: NewSnapshot) -> Response:
+def session_snapshot(verbs: Verbs, once: AskedOnce, asker: Asker, body: NewSnapshot) -> Response:
     """Keep its present state."""
-    return take_snapshot(verbs, _own(asker), body)
+    return take_snapshot(verbs, once, _own(asker), body)
 
 
 @router.post("/api/session/workspace/restore", response_model=RestoreDone, responses=failing())
-def session_restore(verbs: Verbs, asker: Asker, body: Restore) -> Response:
+def session_restore(verbs: Verbs, once: AskedOnce, asker: Asker, body: Restore) -> Response:
     """Bring one of its states back."""
-    return restore_snapshot(verbs, _own(asker), body)
+    return restore_snapshot(verbs, once, _own(asker), body)

@@ -15,6 +15,7 @@ from carrel.errors import RunNotFound, TimedOut
 from carrel.model.token import Bearer
 from carrel.server.bodies import NewRun, Stop
 from carrel.server.front import Asker, Front, Here, Verbs, WorkspaceId, bearer_of, front_of
+from carrel.server.once import AskedOnce
 from carrel.server.reach import shown_run
 from carrel.server.routes_log import resume_at
 from carrel.server.routing import WORKSPACE, failing, make_router
@@ -42,9 +43,10 @@ ThisRun = Annotated[Run, Depends(run_of)]
 
 
 @router.post(f"{WORKSPACE}/runs", status_code=201, response_model=Run, responses=failing(404, 409, 507))
-def start_run(verbs: Verbs, asker: Asker, id: WorkspaceId, body: NewRun) -> Response:
+def start_run(verbs: Verbs, once: AskedOnce, asker: Asker, id: WorkspaceId, body: NewRun) -> Response:
     """Start a command in a workspace; it goes on by itself. 409 while another one is active there."""
-    started = verbs.run(id, body.command, **body.model_dump(exclude={"command"}, exclude_unset=True))
+    done = once.do(verbs, "run", id, {"id": id, **body.model_dump(exclude_unset=True)})
+    started = Run(**done) if isinstance(done, dict) else done
     return answer(shown_run(asker, started), 201, {"location": f"/api/runs/{started.id}"})
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query
 from starlette.responses import Response
 
 from carrel.answers import Applied, Candidate, Change, Diff, Operation, Restored, Snapshot, Workspace
+from carrel.errors import OperationNotFound
+from carrel.model.call import Call
+from carrel.model.token import Bearer
 from carrel.model.value import Value
 from carrel.server.bodies import Apply, BringBack, Fork, NewSnapshot, Restore, Sweep, Undo
-from carrel.server.front import OWNER, Verbs, WorkspaceId
+from carrel.server.front import OWNER, Asker, Verbs, WorkspaceId
+from carrel.server.once import ACCEPTED, AskedOnce, Running, reply, shown
 from carrel.server.routing import WORKSPACE, failing, make_router
 from carrel.server.wire import answer
 
@@ -39,16 +43,16 @@ def list_snapshots(verbs: Verbs, id: WorkspaceId) -> Response:
 
 
 @router.post(f"{WORKSPACE}/snapshots", status_code=201, response_model=Snapshot, responses=failing(404, 409, 507))
-def take_snapshot(verbs: Verbs, id: WorkspaceId, body: NewSnapshot) -> Response:
+def take_snapshot(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: NewSnapshot) -> Response:
     """Keep everything that the workspace holds now."""
-    return answer(verbs.snapshot(id, label=body.label), 201)
+    return reply(once.do(verbs, "snapshot", id, {"id": id, "label": body.label}), 201)
 
 
-@router.post(f"{WORKSPACE}/restore", response_model=RestoreDone, responses=failing(404, 409, 507))
-def restore_snapshot(verbs: Verbs, id: WorkspaceId, body: Restore) -> Response:
+@router.post(f"{WORKSPACE}/restore", response_model=RestoreDone, responses={**ACCEPTED, **failing(404, 409, 507)})
+def restore_snapshot(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: Restore) -> Response:
     """Bring a state back, whole or in part; the present one is kept first."""
-    operation_id, restored = verbs.restore(id, body.snapshot, body.paths)
-    return answer(RestoreDone(operation_id=operation_id, restored=restored))
+    arguments = {"id": id, "snapshot": body.snapshot, "paths": body.paths}
+    return reply(once.do(verbs, "restore", id, arguments, detachable=True))
 
 
 @router.get(f"{WORKSPACE}/diff", response_model=Diff, responses=failing(404, 409))
@@ -73,23 +77,27 @@ def status(verbs: Verbs, id: WorkspaceId) -> Response:
     return answer(verbs.status(id))
 
 
-@router.post(f"{WORKSPACE}/apply", response_model=Applied, responses=failing(404, 409, 502, 507), dependencies=OWNER)
-def apply_changes(verbs: Verbs, id: WorkspaceId, body: Apply) -> Response:
+@router.post(
+    f"{WORKSPACE}/apply",
+    response_model=Applied,
+    responses={**ACCEPTED, **failing(404, 409, 502, 507)},
+    dependencies=OWNER,
+)
+def apply_changes(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: Apply) -> Response:
     """Give changes back to the origin, all or nothing."""
-    applied = verbs.apply(id, body.paths, to=body.to, message=body.message, mark_conflicts=body.mark_conflicts)
-    return answer(applied)
+    return reply(once.do(verbs, "apply", id, {"id": id, **body.model_dump()}, detachable=True))
 
 
 @router.post(
     f"{WORKSPACE}/fork",
     status_code=201,
     response_model=list[Workspace],
-    responses=failing(404, 409, 507),
+    responses={**ACCEPTED, **failing(404, 409, 507)},
     dependencies=OWNER,
 )
-def fork_workspace(verbs: Verbs, id: WorkspaceId, body: Fork) -> Response:
+def fork_workspace(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: Fork) -> Response:
     """Copy-on-write copies, whatever the size."""
-    return answer(verbs.fork(id, new_id=body.new_id, count=body.count, snapshot=body.snapshot), 201)
+    return reply(once.do(verbs, "fork", id, {"id": id, **body.model_dump()}, detachable=True), 201)
 
 
 # -- taking back -------------------------------------------------------------------------------------------------------
@@ -101,11 +109,42 @@ def operations(verbs: Verbs) -> Response:
     return answer(verbs.operations())
 
 
+def _operation(verbs: Any, asker: Bearer, operation_id: str) -> Running | Operation:
+    """An operation that the bearer may know of."""
+    try:
+        call: Call = verbs.get_call(operation_id)
+    except OperationNotFound:
+        if asker.workspace_id is None:
+            for each in verbs.operations():
+                if each.operation_id == operation_id:
+                    return each  # type: ignore[no-any-return]
+        raise
+    if asker.workspace_id not in (None, call.workspace_id):
+        raise OperationNotFound(f"there is no operation {operation_id}", hint="aw ops lists what was done")
+    return shown(call)
+
+
+@router.get("/api/operations/{operation_id}", response_model=Running | Operation, responses=failing(404))
+def get_operation(verbs: Verbs, asker: Asker, operation_id: str) -> Response:
+    """What was done, or is being done."""
+    return answer(_operation(verbs, asker, operation_id))
+
+
+@router.delete(
+    "/api/operations/{operation_id}", response_model=Running, responses=failing(404, 409), dependencies=OWNER
+)
+@router.post(
+    "/api/operations/{operation_id}/cancel", response_model=Running, responses=failing(404, 409), dependencies=OWNER
+)
+def cancel_operation(verbs: Verbs, operation_id: str) -> Response:
+    """Stop what is being done while nobody waits; what it had begun is undone."""
+    return answer(shown(verbs.cancel_call(operation_id)))
+
+
 @router.post("/api/undo", response_model=UndoDone, responses=failing(404, 409, 507), dependencies=OWNER)
-def undo(verbs: Verbs, body: Undo) -> Response:
+def undo(verbs: Verbs, once: AskedOnce, body: Undo) -> Response:
     """Take back the newest operation, or the one named."""
-    operation, workspaces = verbs.undo(body.operation_id)
-    return answer(UndoDone(operation=operation, workspaces=list(workspaces)))
+    return reply(once.do(verbs, "undo", "", {"operation_id": body.operation_id}))
 
 
 @router.get("/api/trash", response_model=list[Workspace], responses=failing(), dependencies=OWNER)

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from fastapi import Query
 from starlette.responses import Response
 
 from carrel.answers import Usage, Workspace
-from carrel.errors import Forbidden, RunNotFound, WorkspaceBusy
-from carrel.model.names import format_id, parse_id
+from carrel.errors import InvalidId, RunNotFound, WorkspaceBusy
+from carrel.model.names import DEFAULT_AGENT, format_id, parse_id
 from carrel.server.bodies import NewWorkspace
-from carrel.server.front import OWNER, Asker, Verbs, WorkspaceId, check_reach
+from carrel.server.front import OWNER, Asker, Here, Verbs, WorkspaceId, check_reach
+from carrel.server.once import ACCEPTED, AskedOnce, field, reply
 from carrel.server.reach import shown_workspace
 from carrel.server.routing import WORKSPACE, failing, make_router
 from carrel.server.wire import answer
 
 router = make_router(tags=["workspaces"])
+Reason = Annotated[str, Query(max_length=1000)]
 
 
 @router.post(
     "/api/workspaces",
     status_code=201,
     response_model=Workspace,
-    responses=failing(404, 409, 502, 504, 507),
+    responses={**ACCEPTED, **failing(404, 409, 502, 504, 507)},
     dependencies=OWNER,
 )
-def create_workspace(verbs: Verbs, body: NewWorkspace) -> Response:
+def create_workspace(verbs: Verbs, front: Here, once: AskedOnce, body: NewWorkspace) -> Response:
     """Make a workspace. Without an id a fresh task name is made."""
-    made = verbs.create(body.source, task=body.task, agent=body.agent, id=body.id, config=body.config, lazy=body.lazy)
-    return answer(made, 201, {"location": address(made.task_id, made.agent_id)})
+    asked = body.model_dump(exclude_unset=True)
+    id = body.id
+    if id is None:
+        task = front.workspaces.fresh_name() if body.task is None else body.task
+        id = format_id(task, DEFAULT_AGENT if body.agent is None else body.agent)
+    elif body.task is not None or body.agent is not None:
+        raise InvalidId("an id and a task or agent were given", hint="give one or the other")
+    id = format_id(*parse_id(id))
+    arguments = {"source": body.source, "id": id, "config": body.config, "lazy": body.lazy}
+    made = once.do(verbs, "create", id, arguments, asked=asked, detachable=True)
+    if isinstance(made, Response):
+        return made
+    return reply(made, 201, {"location": address(field(made, "task_id"), field(made, "agent_id"))})
 
 
 @router.get("/api/workspaces", response_model=list[Workspace], responses=failing())
@@ -45,17 +61,18 @@ def get_main_workspace(verbs: Verbs, asker: Asker, task: str) -> Response:
     return get_workspace(verbs, asker, check_reach(asker, format_id(*parse_id(task))))
 
 
-@router.delete("/api/workspaces/{run_id}", response_model=list[Workspace], responses=failing(404, 409, 507))
-def destroy_by_run(verbs: Verbs, asker: Asker, run_id: str, force: bool = False, reason: str = "requested") -> Response:
+@router.delete(
+    "/api/workspaces/{run_id}", response_model=list[Workspace], responses=failing(404, 409, 507), dependencies=OWNER
+)
+def destroy_by_run(verbs: Verbs, run_id: str, force: bool = False, reason: Reason = "requested") -> Response:
     """Move the workspace of a run to the trash, or that of a bare task; 409 while the run is active."""
     try:
         run = verbs.get_run(run_id)
     except RunNotFound:
-        return destroy_workspace(verbs, asker, check_reach(asker, format_id(*parse_id(run_id))), force, reason)
+        return destroy_workspace(verbs, format_id(*parse_id(run_id)), force, reason)
     if run.is_active:  # also with force: a run is stopped by name, and not by the way
-        check_reach(asker, run.workspace_id)
         raise WorkspaceBusy(f"run {run_id} is active", hint=f"POST /api/runs/{run_id}/stop")
-    return destroy_workspace(verbs, asker, check_reach(asker, run.workspace_id), force, reason)
+    return destroy_workspace(verbs, run.workspace_id, force, reason)
 
 
 @router.get(WORKSPACE, response_model=Workspace, responses=failing(404))
@@ -65,13 +82,9 @@ def get_workspace(verbs: Verbs, asker: Asker, id: WorkspaceId) -> Response:
     return answer(found if asker.workspace_id is None else shown_workspace(asker, found, verbs.public_mount(id)))
 
 
-@router.delete(WORKSPACE, response_model=list[Workspace], responses=failing(404, 409, 507))
-def destroy_workspace(
-    verbs: Verbs, asker: Asker, id: WorkspaceId, force: bool = False, reason: str = "requested"
-) -> Response:
+@router.delete(WORKSPACE, response_model=list[Workspace], responses=failing(404, 409, 507), dependencies=OWNER)
+def destroy_workspace(verbs: Verbs, id: WorkspaceId, force: bool = False, reason: Reason = "requested") -> Response:
     """Move a workspace to the trash; refused while it is busy, or holds changes that nobody has taken over."""
-    if asker.workspace_id is not None:
-        raise Forbidden("this is for the owner", hint="the token is good for one workspace only")
     return answer(verbs.destroy(id, force=force, reason=reason))
 
 

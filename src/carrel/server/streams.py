@@ -40,6 +40,7 @@ class Hub:
         self._recent: deque[tuple[Event, bytes]] = deque(maxlen=KEPT)
         self._waiting: set[asyncio.Future[None]] = set()
         self._open = 0
+        self._thread = threading.Thread(target=self._follow, name="events", daemon=True)
         self.position = 0  # all up to here were seen
         self._from = 0  # all after here are in memory
 
@@ -47,7 +48,12 @@ class Hub:
         """Begin to follow, on the running loop."""
         self._front.loop = asyncio.get_running_loop()
         self.position = self._from = self._front.workspaces.last_position()
-        threading.Thread(target=self._follow, name="events", daemon=True).start()
+        self._thread.start()
+
+    def join(self) -> None:
+        """Return when the log is not followed any more, so that it can be closed."""
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _follow(self) -> None:
         position, is_over = self.position, self._front.stopping.is_set

@@ -1,0 +1,149 @@
+"""A request with a key is done once; one that nobody waits for goes on, is followed and cancelled."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from carrel import calls
+from carrel.local import Local
+
+from .conftest import Answer, Wire
+
+
+def _keyed(wire: Wire, target: str, body: object, key: str, **more: Any) -> Answer:
+    return wire.ask("POST", target, body, headers={"Idempotency-Key": key}, **more)
+
+
+def test_the_same_key_gets_the_same_answer_and_makes_one_workspace(wire: Wire, workspaces: Local) -> None:
+    first = _keyed(wire, "/api/workspaces", {}, "k1")
+    again = _keyed(wire, "/api/workspaces", {}, "k1")
+    assert (first.status, again.status) == (201, 201)
+    assert first.json == again.json
+    assert again.headers["location"] == first.headers["location"]
+    assert len(workspaces.list()) == 1
+    assert _keyed(wire, "/api/workspaces", {}, "k2").json["workspace_id"] != first.json["workspace_id"]
+
+
+def test_the_same_key_for_something_else_is_refused(wire: Wire, workspaces: Local) -> None:
+    _keyed(wire, "/api/workspaces", {"id": "t/a"}, "k")
+    other = _keyed(wire, "/api/workspaces", {"id": "t/b"}, "k")
+    assert (other.status, other.code) == (422, "idempotency_key_reused")
+    assert [each.id for each in workspaces.list()] == ["t/a"]
+
+
+def test_a_refusal_is_remembered_too(wire: Wire, workspaces: Local) -> None:
+    workspaces.create(id="t/a")
+    assert _keyed(wire, "/api/workspaces", {"id": "t/a"}, "k").code == "workspace_exists"
+    workspaces.destroy("t/a")
+    assert _keyed(wire, "/api/workspaces", {"id": "t/a"}, "k").code == "workspace_exists"
+    assert workspaces.list() == []
+
+
+def test_one_key_belongs_to_one_caller(wire: Wire, workspaces: Local, desk: str) -> None:
+    _, text = workspaces.create_token(desk)
+    target = f"/api/workspaces/{desk}/snapshots"
+    mine = _keyed(wire, target, {"label": "mine"}, "k")
+    theirs = _keyed(wire, target, {"label": "theirs"}, "k", token=text)
+    assert (mine.json["label"], theirs.json["label"]) == ("mine", "theirs")
+
+
+CALLS = {
+    "snapshot": ({"label": "x"}, "snapshots"),
+    "restore": ({"snapshot": "base"}, "restore"),
+    "fork": ({"count": 2}, "fork"),
+    "run": ({"command": ["true"]}, "runs"),
+    "send": ({"text": "hello"}, "messages"),
+}
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_what_was_done_before_the_answer_was_lost_is_found_and_not_done_again(
+    wire: Wire, workspaces: Local, desk: str, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The doer dies after the effect and before its end is written down."""
+    body, place = CALLS[verb]
+    with monkeypatch.context() as patch:
+        patch.setattr(Local, "end_call", _die)
+        assert _keyed(wire, f"/api/workspaces/{desk}/{place}", body, "k").status == 500
+    before = workspaces.last_position()
+    again = _keyed(wire, f"/api/workspaces/{desk}/{place}", body, "k")
+    assert again.status in (200, 201), again.body
+    since = {event.event_type for event in workspaces.events(after=before)}
+    assert since - {"run_started", "run_completed", "snapshot_taken"} == {"call_completed"}, since
+    assert _keyed(wire, f"/api/workspaces/{desk}/{place}", body, "k").json == again.json
+
+
+def _die(*_: object, **__: object) -> None:
+    raise RuntimeError("the power went")
+
+
+def test_an_undo_that_was_not_answered_is_not_undone_by_its_repeat(
+    wire: Wire, workspaces: Local, desk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspaces.destroy(desk, force=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Local, "end_call", _die)
+        assert _keyed(wire, "/api/undo", {}, "k").status == 500
+    assert _keyed(wire, "/api/undo", {}, "k").json["workspaces"][0]["workspace_id"] == desk
+    assert workspaces.exists(desk)
+
+
+def test_a_long_operation_is_accepted_at_once_and_followed(wire: Wire, workspaces: Local) -> None:
+    accepted = wire.ask("POST", "/api/workspaces", {"id": "t/a"}, headers={"Prefer": "respond-async"})
+    assert (accepted.status, accepted.json["state"]) == (202, "accepted")
+    done = _wait(wire, accepted.headers["location"])
+    assert (done["state"], done["result"]["workspace_id"]) == ("completed", "t/a")
+    kinds = [event.event_type for event in workspaces.events(task="t")]
+    assert kinds == ["call_accepted", "call_started", "workspace_creating", "workspace_created", "call_completed"]
+    caused = [event.metadata["causation_id"] for event in workspaces.events(task="t", types=("workspace_created",))]
+    assert caused == [accepted.json["operation_id"]]
+
+
+def test_a_long_operation_that_fails_says_why(wire: Wire, workspaces: Local) -> None:
+    workspaces.create(id="t/a")
+    accepted = wire.ask("POST", "/api/workspaces", {"id": "t/a"}, headers={"Prefer": "respond-async"})
+    done = _wait(wire, accepted.headers["location"])
+    assert (done["state"], done["error"]["code"]) == ("failed", "workspace_exists")
+
+
+def _wait(wire: Wire, place: str, *, state: str = "accepted") -> Any:
+    end = time.monotonic() + 30
+    while (found := wire.ask("GET", place).json)["state"] == state and time.monotonic() < end:
+        time.sleep(0.02)
+    return found
+
+
+def test_what_is_cancelled_leaves_nothing(wire: Wire, workspaces: Local) -> None:
+    with workspaces._home.hold("t/a"):  # so that it is still at it
+        accepted = wire.ask("POST", "/api/workspaces", {"id": "t/a"}, headers={"Prefer": "respond-async"})
+        while not list(workspaces.events(types=("call_started",))):
+            time.sleep(0.01)
+        cancelled = wire.ask("DELETE", accepted.headers["location"])
+    assert (cancelled.status, cancelled.json["state"]) == (200, "cancelled")
+    assert wire.ask("DELETE", accepted.headers["location"]).status == 409
+    assert not workspaces.exists("t/a")
+    assert wire.ask("POST", "/api/workspaces", {"id": "t/a"}).status == 201
+
+
+def test_an_accepted_operation_of_a_server_that_died_is_done_by_the_next(
+    workspaces: Local, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from carrel.server.serve import Background
+
+    with monkeypatch.context() as patch, Background(workspaces, settings) as server:
+        patch.setattr(Local, "start_call", lambda *_: None)  # it dies before it has started anybody
+        wire = Wire(server.url, workspaces.owner_token())
+        accepted = wire.ask("POST", "/api/workspaces", {"id": "t/a"}, headers={"Prefer": "respond-async"})
+        assert accepted.status == 202
+    assert not workspaces.exists("t/a")
+    with Background(workspaces, settings) as server:
+        wire = Wire(server.url, workspaces.owner_token())
+        assert _wait(wire, accepted.headers["location"])["state"] == "completed"
+    assert workspaces.exists("t/a")
+
+
+def test_every_verb_that_can_be_asked_for_once_can_be_found_again() -> None:
+    assert set(CALLS) | {"create", "apply", "undo"} == set(calls.VERBS)

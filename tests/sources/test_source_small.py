@@ -12,7 +12,7 @@ from carrel.sources.template import mark_made
 from carrel.system.copying import copy_tree
 from carrel.system.repository import alternates_of
 from needs import need_root
-from sources.yard import Yard, as_agent, listing, random_tree, yard_fixture
+from sources.yard import AGENT, Yard, as_agent, listing, random_tree, yard_fixture
 
 yard = yard_fixture
 
@@ -39,6 +39,22 @@ def test_a_folder_is_used_in_place_and_survives_its_workspace(yard: Yard) -> Non
 
     remove_tree(made.place.root)
     assert os.listdir(folder) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "may"),
+    [(0o755, "not write"), (0o700, "neither read nor write"), (0o775, "not write"), (0o777, "")],
+)
+def test_what_the_agents_user_may_not_do_in_a_folder_is_said(yard: Yard, mode: int, may: str) -> None:
+    need_root()
+    folder = yard.folder()
+    os.chmod(folder, mode)
+    made = yard.create(f"folder:{folder}")
+    assert [f"who may {may} {folder}: " in note for note in made.filled.notes] == ([True] if may else [])
+    as_agent(made, "echo x > file", check=False)
+    assert os.path.exists(f"{folder}/file") is not bool(may)
+    os.chown(folder, AGENT, AGENT)
+    assert yard.create(f"folder:{folder}").filled.notes == []
 
 
 def test_a_fork_of_a_folder_in_place_is_a_copy(yard: Yard) -> None:

@@ -64,6 +64,30 @@ def test_an_area_is_shared_by_the_workspaces_of_a_task(
     assert workspaces.diff("t/writer").changes == ()  # what is shared is no part of a workspace
 
 
+@pytest.mark.parametrize("sandbox", ["bubblewrap", "none"])
+def test_the_variables_lead_there_with_and_without_a_sandbox(workspaces: Local, tmp_path: Path, sandbox: str) -> None:
+    need_root()
+    host = tmp_path / "host"
+    host.mkdir()
+    (host / "data").write_text("from the host\n")
+    shares = [{"name": "board", "mode": "rw"}, {"name": "host", "path": str(host)}]
+    for name in ("a", "b"):
+        workspaces.create(id=f"t/{name}", config={"shares": shares, "mailbox": True})
+    workspaces.create(id="t/none")
+
+    def told_by(id: str, command: str) -> str:
+        run = workspaces.wait(workspaces.run(id, ["sh", "-ec", command], sandbox=sandbox).id)
+        said = b"".join(chunk for _, _, chunk in workspaces.output(run.id)).decode()
+        assert run.exit_code == 0, said
+        return said
+
+    told_by("t/a", 'echo hello > "$AW_SHARES/board/note"; mkdir "$AW_OUTBOX/b"; echo hi > "$AW_OUTBOX/b/1"')
+    assert told_by("t/b", 'cat "$AW_SHARES/board/note" "$AW_SHARES/host/data"') == "hello\nfrom the host\n"
+    assert told_by("t/b", 'cat "$AW_INBOX/a/b/1"') == "hi\n"
+    assert [message.text for message in workspaces.messages("t/b")] == ["hi\n"]
+    assert told_by("t/none", 'echo "${AW_SHARES-}${AW_INBOX-}${AW_OUTBOX-}"') == "\n"
+
+
 @pytest.mark.parametrize(
     "shares",
     [

@@ -58,7 +58,15 @@ def _create(door: Door, args: argparse.Namespace) -> int | None:
     )
     door.progress("")
     door.print(workspace, workspace.path)
+    hint_notes(door, workspace)
     return None
+
+
+def hint_notes(door: Door, workspace: Workspace) -> None:
+    """Say at once what people should know about a new workspace; aw show says it later."""
+    notes = workspace.filled.get("notes")
+    for note in notes if isinstance(notes, list) else ():
+        door.hint(f"note: {printable(str(note))}")
 
 
 def _create_batch(door: Door) -> int:

@@ -55,6 +55,10 @@ def _run(door: Door, args: argparse.Namespace) -> int:
         return _run_kept(door, args)
     started = time.monotonic()
     run = _start(door, args)
+    if args.source is not None:
+        from carrel.cli.lifecycle import hint_notes
+
+        hint_notes(door, door.workspaces.get(run.workspace_id))
     if args.detach:
         door.print(run, run.id)
         door.hint(f"aw logs -f {run.id} shows its output, aw stop {run.id} ends it")

@@ -25,7 +25,38 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
     if os.path.isdir(work):
         os.rmdir(work)
     os.symlink(path, work)
-    return Filled(mechanism=layers.NONE, layers=[], origin={"kind": "folder", "path": path}, notes=[])
+    notes = _rights_of(path, place.owner) if place.owner else []
+    return Filled(mechanism=layers.NONE, layers=[], origin={"kind": "folder", "path": path}, notes=notes)
+
+
+def _rights_of(path: str, owner: tuple[int, int]) -> list[str]:
+    """Say what the agent's user may not do in a folder of somebody else's.
+
+    A mount that turns its files into the agent's would let it write them, and would also let it leave set-uid programs
+    of their owner's on the disk, root's among them. So in place, the rights of the folder itself decide.
+    """
+    import subprocess
+
+    uid, gid = owner
+    said = subprocess.run(
+        ["/bin/sh", "-c", "test -r . && test -x . && echo r; test -w . && echo w"],
+        cwd=path,
+        env={},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        user=uid,
+        group=gid,
+        extra_groups=[],
+        check=False,
+    ).stdout.split()
+    if b"w" in said:
+        return []
+    what = "not write" if b"r" in said else "neither read nor write"
+    return [
+        f"commands in a sandbox run as user {uid}, who may {what} {path}: "
+        f"chown it or setfacl -m u:{uid}:rwX, or use overlay: and aw apply"
+    ]
 
 
 def check_folder(location: str) -> str:

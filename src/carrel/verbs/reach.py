@@ -5,7 +5,7 @@ from __future__ import annotations
 from carrel.errors import SandboxUnavailable
 from carrel.model.value import Value
 from carrel.verbs.destroy import filled_in
-from carrel.verbs.shares import mounts_of
+from carrel.verbs.shares import link_shared, mounts_of, variables_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,8 +21,11 @@ class Reach(Value):
     holder: int | None = None
 
 
-def reach_of(home: Home, workspace: Workspace, *, confined: bool) -> Reach:
-    """What the source of a workspace needs to be seen and set, and nothing more."""
+def reach_of(home: Home, workspace: Workspace, *, confined: bool, aside: str = "") -> Reach:
+    """What the source of a workspace needs to be seen and set, and nothing more.
+
+    A run without a sandbox has no mounts of its own: what is shared is shown by links in `aside`, a directory of ours.
+    """
     origin = filled_in(home, workspace)[0].origin
     mounts = [(str(path), str(path), False) for path in origin.get("borrows", ())]
     environment: dict[str, str] = {}
@@ -33,7 +36,9 @@ def reach_of(home: Home, workspace: Workspace, *, confined: bool) -> Reach:
         mounts.append((str(origin["repository"]), str(origin["repository"]), False))
         mounts.append((str(origin["admin"]), str(origin["admin"]), True))
         environment.update({str(key): str(value) for key, value in dict(origin["environment"]).items()})
-    mounts += [(source, target, writable) for source, target, writable in mounts_of(home, workspace)]
+    shared = mounts_of(home, workspace)
+    environment.update(variables_for(shared if confined else link_shared(shared, aside)))
+    mounts += shared
     return Reach(mounts=mounts, environment=environment, holder=_holder(home, workspace, confined=confined))
 
 

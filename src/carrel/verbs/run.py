@@ -444,7 +444,7 @@ def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -
     from carrel.sandboxes import Confinement, Mount
 
     sandbox = home.settings.sandbox
-    reach = reach_of(home, workspace, confined=spec.sandbox != "none")
+    reach = reach_of(home, workspace, confined=spec.sandbox != "none", aside=run_directory(home, run_id))
     mounts = [Mount(source=source, target=target, writable=writable) for source, target, writable in reach.mounts]
     mounts += [_mount(text, writable=False) for text in spec.read_only]
     mounts += [_mount(text, writable=True) for text in spec.read_write]

@@ -4,6 +4,7 @@
     {home}/mail/TASK/SENDER/RECIPIENT/   messages; a workspace with a mailbox writes below its own name at /mnt/outbox,
                                          and reads what the others wrote at /mnt/inbox/SENDER
 
+A run finds them by the variables AW_SHARES, AW_INBOX and AW_OUTBOX; without a sandbox these name links on the host.
 They are mounted by each run, beside the workspace and not in it: a mount point among the agent's files could be turned
 into a link, and what is shared is no part of a snapshot, a diff or a fork. Only an agent itself can write below its
 name, so a message is from whom it says. Nothing here is deleted with a workspace; the others still need it.
@@ -54,6 +55,27 @@ def mounts_of(home: Home, workspace: Workspace) -> list[tuple[str, str, bool]]:
     ]
     mounts = [(source, target, share.mode == "rw") for source, target, share in found]
     return mounts + (_mailbox(home, workspace) if config.mailbox else [])
+
+
+def link_shared(mounts: list[tuple[str, str, bool]], aside: str) -> list[tuple[str, str, bool]]:
+    """The same places for a command that sees the host's files: links, in directories as they are in a sandbox."""
+    found = []
+    for source, target, writable in mounts:
+        link = f"{aside}/{os.path.relpath(target, '/mnt')}"
+        os.makedirs(os.path.dirname(link), 0o755, exist_ok=True)
+        os.symlink(source, link)
+        found.append((source, link, writable))
+    return found
+
+
+def variables_for(mounts: list[tuple[str, str, bool]]) -> dict[str, str]:
+    """Where a command finds what is shared; variables, because without a sandbox that is somewhere else."""
+    found = {}
+    for _, target, _ in mounts:
+        folder = os.path.dirname(target)
+        place = {"shares": folder, "inbox": folder}.get(os.path.basename(folder), target)
+        found[f"AW_{os.path.basename(place).upper()}"] = place
+    return found
 
 
 def _mailbox(home: Home, workspace: Workspace) -> list[tuple[str, str, bool]]:

@@ -155,6 +155,12 @@ class TokenNotFound(NotFound):
     code = "token_not_found"
 
 
+class ApprovalNotFound(NotFound):
+    """No approval has this id."""
+
+    code = "approval_not_found"
+
+
 # -- conflict ----------------------------------------------------------------------------------------------------------
 
 
@@ -211,6 +217,12 @@ class VersionConflict(Conflict):
 
     code = "version_conflict"
     retryable = True
+
+
+class ApprovalDecided(Conflict):
+    """Somebody has decided it already."""
+
+    code = "approval_decided"
 
 
 class TemplateExists(Conflict):

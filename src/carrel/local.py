@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any, Self
 
+    from carrel.model.approval import Approval
     from carrel.model.call import Call
     from carrel.model.change import Change, Diff
     from carrel.model.edit import Edit
     from carrel.model.event import Event
     from carrel.model.operation import Operation
+    from carrel.model.policy import Decision, Policy
     from carrel.model.run import Command, Run
     from carrel.model.snapshot import Snapshot
     from carrel.model.token import Bearer, Token
@@ -63,6 +65,10 @@ class Local:
         self._directory = directory  # what relative paths in sources are relative to
         self._made: list[str] = opener._made if opener else []
         self._started: list[str] = opener._started if opener else []
+        if home.caller.agent_of is not None:
+            from carrel.verbs.permit import close_to_agents
+
+            close_to_agents(self)
         if opener:  # whoever opened the home has settled it, and cleans up at the end
             return
         with suppress(DiskFull, FilesystemError, PermissionDenied):
@@ -95,9 +101,25 @@ class Local:
         return self._home.new_name()
 
     def acting_as(
-        self, actor_id: str, *, correlation_id: str = "", causation_id: str = "", agent_of: str | None = None
+        self,
+        actor_id: str,
+        *,
+        correlation_id: str = "",
+        causation_id: str = "",
+        agent_of: str | None = None,
+        run_id: str = "",
+        wait_seconds: float = 0.0,
     ) -> Self:
-        caller = Caller(actor_id=actor_id, correlation_id=correlation_id, causation_id=causation_id, agent_of=agent_of)
+        from carrel.verbs.permit import hand_down
+
+        caller = Caller(
+            actor_id=actor_id,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            agent_of=hand_down(self._home, agent_of),
+            run_id=run_id or self._home.caller.run_id,
+            wait_seconds=wait_seconds,
+        )
         return type(self)(self._home.acting_as(caller), self._directory, opener=self)
 
     def with_settings(self, settings: Settings) -> Self:
@@ -192,7 +214,8 @@ class Local:
         return workspace.path
 
     def list(self, task: str | None = None, *, all: bool = False) -> Sequence[Workspace]:
-        return show.list_all(self._home, task=None if task is None else check_part(task), gone=all)
+        found = show.list_all(self._home, task=None if task is None else check_part(task), gone=all)
+        return show.within_reach(self._home, found)
 
     def inject(self, spec: Mapping[str, Any], id: str) -> dict[str, Any]:
         return {**spec, "metadata": {**spec.get("metadata", {}), "workspace": self.path(id)}}
@@ -612,6 +635,83 @@ class Local:
         from carrel.verbs.events import verify
 
         return verify(self._home, progress)
+
+    # -- what agents may do --
+
+    def policy(self, id: str) -> Policy:
+        from carrel.verbs.policy import policy
+
+        return policy(self._home, id)
+
+    def judge(self, id: str, operation: str, path: str = ".", *, size: int | None = None) -> Decision:
+        from carrel.verbs.policy import judge
+
+        return judge(self._home, id, operation, path, size=size)
+
+    def change_policy(self, id: str, policy: str | Mapping[str, Any], *, reason: str = "") -> Policy:
+        from carrel.verbs.policy import change_policy
+
+        return change_policy(self._home, id, policy, reason=reason)
+
+    def approvals(self, id: str | None = None, *, all: bool = False) -> Sequence[Approval]:
+        from carrel.verbs.approve import approvals
+
+        return approvals(self._home, id, every=all)
+
+    def get_approval(self, approval_id: str) -> Approval:
+        from carrel.verbs.ask import get
+
+        return get(self._home, approval_id)
+
+    def preview(self, approval_id: str) -> str:
+        from carrel.verbs.approve import preview
+
+        return preview(self._home, approval_id)
+
+    def approve(self, *approval_ids: str, comment: str = "") -> Sequence[Approval]:
+        from carrel.verbs.approve import approve
+
+        return approve(self._home, approval_ids, comment=comment)
+
+    def deny(self, *approval_ids: str, comment: str = "") -> Sequence[Approval]:
+        from carrel.verbs.approve import deny
+
+        return deny(self._home, approval_ids, comment=comment)
+
+    def approve_all(
+        self,
+        id: str | None = None,
+        *,
+        run: str | None = None,
+        operations: Sequence[str] = (),
+        paths: Sequence[str] = (),
+        also_later: bool = False,
+        comment: str = "",
+    ) -> Sequence[Approval]:
+        from carrel.verbs.approve import approve_all
+
+        return approve_all(
+            self._home,
+            workspace_id=id,
+            run_id=run,
+            operations=operations,
+            paths=paths,
+            also_later=also_later,
+            comment=comment,
+        )
+
+    def deny_all(
+        self,
+        id: str | None = None,
+        *,
+        run: str | None = None,
+        operations: Sequence[str] = (),
+        paths: Sequence[str] = (),
+        comment: str = "",
+    ) -> Sequence[Approval]:
+        from carrel.verbs.approve import deny_all
+
+        return deny_all(self._home, workspace_id=id, run_id=run, operations=operations, paths=paths, comment=comment)
 
     # -- folders --
 

@@ -14,6 +14,7 @@ import os
 
 from carrel.errors import InvalidConfig, from_os
 from carrel.model.agent import AGENTS, Agent
+from carrel.model.policy import OPERATIONS, OUTCOMES
 from carrel.model.value import Value
 
 TYPE_CHECKING = False
@@ -80,13 +81,17 @@ class Sandbox(Value):
 
 
 class Policy(Value):
-    """What an agent may do without asking."""
+    """What an agent may do without asking, in workspaces that are made from now on."""
 
     read: str = "allow"
     write: str = "allow"
     overwrite: str = "ask"
     delete: str = "ask"
+    move: str = "allow"  # onto something is to overwrite it
     execute: str = "ask"
+    network: str = "ask"
+    apply: str = "ask"
+    destroy: str = "ask"
     approval_timeout_seconds: float = 300
 
 
@@ -174,7 +179,7 @@ SECTIONS: dict[str, type[Value]] = {
 _CHOICES: dict[str, tuple[str, ...]] = {
     "storage.mechanism": ("auto", "overlay", "rootless-overlay", "btrfs", "reflink", "copy"),
     "sandbox.default": ("auto", "none", "bubblewrap", "vm"),
-    **{f"policy.{key}": ("allow", "ask", "deny") for key in ("read", "write", "overwrite", "delete", "execute")},
+    **{f"policy.{key}": OUTCOMES for key in OPERATIONS},
 }
 _FILE_NAMES = ("aw.yaml", "aw.toml")
 
@@ -196,6 +201,7 @@ def load_settings(
             layer = _from_file(path)
             if place == directory:
                 _refuse_weaker(layer, path, values)
+                _refuse_looser(layer, path, values.get("policy", {}))
             _merge(values, origins, layer, path, os.path.dirname(path))
     _merge(values, origins, _from_environment(environ), "", directory)
     _merge(values, origins, _from_flags(flags or {}), "flag", directory)
@@ -250,6 +256,22 @@ def _refuse_weaker(layer: dict[str, Any], path: str, owners: dict[str, dict[str,
 def _is_more(value: Any, allowed: int | None) -> bool:
     """Whether a limit is wider than the one that stands."""
     return allowed is not None and (not isinstance(value, int) or value > allowed)
+
+
+def _refuse_looser(layer: dict[str, Any], path: str, said: dict[str, Any]) -> None:
+    """A project may ask for more care with its own files than its owner does, and never for less."""
+    for key, value in layer.get("policy", {}).items():
+        now: Any = said.get(key, Policy.__defaults__.get(key))
+        if key in OPERATIONS:
+            looser = value in OUTCOMES and OUTCOMES.index(value) < OUTCOMES.index(now)
+        else:  # a longer time to answer
+            looser = isinstance(value, int | float) and now is not None and value > now
+        if looser:
+            raise InvalidConfig(
+                f"{path} may not set policy.{key} to {value!r}, which is looser than {now!r}",
+                hint=f"say it in ~/.config/aw/aw.yaml, as {f'AW_POLICY__{key}'.upper()}, or with a flag",
+                details={"key": f"policy.{key}", "origin": path},
+            )
 
 
 def _find_file(place: str) -> str | None:

@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any, Protocol, Self
 
+    from carrel.model.approval import Approval
     from carrel.model.change import Change, Diff
     from carrel.model.edit import Edit
     from carrel.model.event import Event
     from carrel.model.operation import Operation
+    from carrel.model.policy import Decision, Policy
     from carrel.model.run import Command, Run
     from carrel.model.snapshot import Snapshot
     from carrel.model.token import Token
@@ -326,6 +328,56 @@ if TYPE_CHECKING:
         def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
             """Prove the log, or LogBroken."""
 
+        # -- what agents may do --
+        def policy(self, id: str) -> Policy:
+            """What agents may do in a workspace."""
+
+        def judge(self, id: str, operation: str, path: str = ".", *, size: int | None = None) -> Decision:
+            """What the policy would say to an agent, and by which rule."""
+
+        def change_policy(self, id: str, policy: str | Mapping[str, Any], *, reason: str = "") -> Policy:
+            """Let another policy hold for a workspace from now on: a preset, or what differs from the present one."""
+
+        def approvals(self, id: str | None = None, *, all: bool = False) -> Sequence[Approval]:
+            """What agents ask for and nobody has decided, oldest first; with `all` also what was decided."""
+
+        def get_approval(self, approval_id: str) -> Approval:
+            """One request by its id, or ApprovalNotFound."""
+
+        def preview(self, approval_id: str) -> str:
+            """What a request would do, as text: a diff, names, a command."""
+
+        def approve(self, *approval_ids: str, comment: str = "") -> Sequence[Approval]:
+            """Say yes, to exactly what was asked and once. ApprovalDecided if somebody was first, FileChanged if what
+            it is about has changed: then it is void."""
+
+        def deny(self, *approval_ids: str, comment: str = "") -> Sequence[Approval]:
+            """Say no."""
+
+        def approve_all(
+            self,
+            id: str | None = None,
+            *,
+            run: str | None = None,
+            operations: Sequence[str] = (),
+            paths: Sequence[str] = (),
+            also_later: bool = False,
+            comment: str = "",
+        ) -> Sequence[Approval]:
+            """Say yes to every open request of a kind, and with `also_later` to what follows in that workspace or
+            run."""
+
+        def deny_all(
+            self,
+            id: str | None = None,
+            *,
+            run: str | None = None,
+            operations: Sequence[str] = (),
+            paths: Sequence[str] = (),
+            comment: str = "",
+        ) -> Sequence[Approval]:
+            """Say no to every open request of a kind."""
+
         # -- folders --
         def open_folder(self, folder: str) -> RecentFolder:
             """Select a folder: it must exist, be a directory and be readable."""
@@ -381,10 +433,19 @@ if TYPE_CHECKING:
 
         # -- the opener --
         def acting_as(
-            self, actor_id: str, *, correlation_id: str = "", causation_id: str = "", agent_of: str | None = None
+            self,
+            actor_id: str,
+            *,
+            correlation_id: str = "",
+            causation_id: str = "",
+            agent_of: str | None = None,
+            run_id: str = "",
+            wait_seconds: float = 0.0,
         ) -> Self:
             """The same verbs on behalf of somebody else; the ids go into every event. `agent_of` is the only workspace
-            that an agent has ("" for any), and makes its policy judge what is done."""
+            that an agent has ("" for any), and makes its policy judge what is done; `run_id` is the run that it asks
+            from. For an approval it waits so many seconds, or is told at once by ApprovalRequired, and tries the same
+            again later."""
 
         def close(self) -> None:
             """Let go of everything; cleans up first if the settings say so."""

@@ -299,14 +299,14 @@ def test_a_change_is_announced_before_it_happens_and_not_made_if_the_announcemen
     class LogIsFull(Exception):
         pass
 
-    def refuse(_: object) -> None:
+    def refuse(*_: object) -> None:
         raise LogIsFull
 
     (ws / "f").write_bytes(b"old")
     (ws / "d/e").mkdir(parents=True)
     said: list[object] = []
 
-    def ready(about: object) -> None:
+    def ready(about: object, *_: object) -> None:
         said.append((about, (ws / "f").read_bytes(), sorted(os.listdir(ws / "d"))))
 
     for change in (

@@ -71,6 +71,15 @@ GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
         },
     ),
     (
+        "what agents may do",
+        {
+            "approvals": ("carrel.cli.approve", "list what agents ask for"),
+            "approve": ("carrel.cli.approve", "say yes"),
+            "deny": ("carrel.cli.approve", "say no"),
+            "policy": ("carrel.cli.policy", "show, try or change what goes without asking"),
+        },
+    ),
+    (
         "taking back",
         {
             "undo": ("carrel.cli.undo", "take back the last operation, or one by its id"),

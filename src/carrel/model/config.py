@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from carrel.errors import InvalidConfig
+from carrel.model.policy import OPERATIONS, parse_policy
 from carrel.model.source import is_plain_name
 from carrel.model.value import Value
 
@@ -11,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-OPERATIONS = ("read", "write", "overwrite", "delete", "move", "execute", "network", "apply", "destroy")
 MAX_BYTES = 1024 * 1024  # the configuration is kept in the log, which is no place for files
 
 
@@ -36,6 +36,7 @@ class Config(Value):
 
     max_size_mb: int | None = None
     allowed_operations: list[str] | None = None
+    policy: str | dict[str, object] | None = None  # a preset, or what differs from one; see model/policy.py
     git_config: GitIdentity | None = None
     claude_md: str | None = None
     agents_md: str | None = None
@@ -109,6 +110,11 @@ def _operations(key: str, value: Any) -> list[str]:
     return value
 
 
+def _policy(key: str, value: Any) -> str | dict[str, object]:
+    parse_policy(value)
+    return value  # type: ignore[no-any-return]
+
+
 def _git(key: str, value: Any) -> GitIdentity | None:
     if isinstance(value, bool):
         return GitIdentity(enabled=value)
@@ -164,6 +170,7 @@ def _wrong(key: str, value: Any, wanted: str) -> InvalidConfig:
 _CHECKS: dict[str, Any] = {
     "max_size_mb": _size,
     "allowed_operations": _operations,
+    "policy": _policy,
     "git_config": _git,
     "claude_md": _text,
     "agents_md": _text,

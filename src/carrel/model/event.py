@@ -43,6 +43,7 @@ class WorkspacePlanned(Fact):
     source: str
     config: dict[str, object]
     home: str
+    policy: dict[str, object] = {}  # what agents may do, from the settings and the configuration of that time
 
 
 class WorkspaceCreating(Fact):
@@ -52,6 +53,7 @@ class WorkspaceCreating(Fact):
     source: str
     config: dict[str, object]
     home: str
+    policy: dict[str, object] = {}  # what agents may do, from the settings and the configuration of that time
 
 
 class WorkspaceCreated(Fact):
@@ -180,7 +182,16 @@ class FileRead(FileFact):
     start: int = 0
 
 
-class FileWritten(FileFact):
+class FileChange(FileFact):
+    """Base of changes that may take something away. An agent's can be taken back: `before` is a state with what was
+    there, and `places` are the paths in it."""
+
+    operation_id: str = ""
+    before: str = ""
+    places: list[str] = []
+
+
+class FileWritten(FileChange):
     """A file got new content; written down before the new content takes its name, so that no change is missed."""
 
     size: int
@@ -188,7 +199,7 @@ class FileWritten(FileFact):
     digest_before: str | None = None
 
 
-class FileDeleted(FileFact):
+class FileDeleted(FileChange):
     """A file, link or directory was removed."""
 
     kind: str
@@ -196,7 +207,7 @@ class FileDeleted(FileFact):
     digest_before: str | None = None
 
 
-class FileMoved(FileFact):
+class FileMoved(FileChange):
     """A file, link or directory got another name."""
 
     to: str
@@ -213,6 +224,64 @@ class FileChangeFailed(FileFact):
     """The change that the event before announced did not happen after all."""
 
     reason: str
+
+
+class ApprovalRequested(Fact):
+    """An agent wants to do what its policy leaves to a person; the preview is kept beside the log."""
+
+    approval_id: str
+    operation: str
+    path: str
+    place: str  # the path relative to the workspace, links resolved
+    to: str
+    digest_before: str
+    digest_after: str
+    size: int
+    rule: str
+    key: str  # the same for the same request
+    home: str
+    run_id: str
+    expires_at: float
+
+
+class ApprovalFact(Fact):
+    """Base of what became of a request."""
+
+    approval_id: str
+
+
+class ApprovalGranted(ApprovalFact):
+    """Somebody said yes, to exactly what was asked and once."""
+
+    comment: str = ""
+    expires_at: float = 0.0  # when the grant ends if nobody uses it
+
+
+class ApprovalDenied(ApprovalFact):
+    """Somebody said no."""
+
+    comment: str = ""
+
+
+class ApprovalExpired(ApprovalFact):
+    """Nobody answered in time, or nobody used the answer."""
+
+
+class ApprovalVoided(ApprovalFact):
+    """What was asked for is not there any more: its content changed meanwhile."""
+
+    reason: str
+
+
+class ApprovalUsed(ApprovalFact):
+    """What was approved is being done; it cannot be done again."""
+
+
+class PolicyChanged(Fact):
+    """The owner changed what agents may do in the workspace."""
+
+    policy: dict[str, object]
+    reason: str = ""
 
 
 class RunFact(Fact):
@@ -468,6 +537,13 @@ FACTS: tuple[type[Value], ...] = (
     FileMoved,
     DirectoryMade,
     FileChangeFailed,
+    ApprovalRequested,
+    ApprovalGranted,
+    ApprovalDenied,
+    ApprovalExpired,
+    ApprovalVoided,
+    ApprovalUsed,
+    PolicyChanged,
     RunStarting,
     RunStarted,
     RunCompleted,
@@ -513,6 +589,8 @@ class Caller(Value):
     # None is the owner, whose word is enough. An agent is judged by the policy of the workspace that it acts on, and
     # has only this one; "" is an agent that was given no workspace and may ask for any.
     agent_of: str | None = None
+    run_id: str = ""  # the run that an agent asks from
+    wait_seconds: float = 0.0  # how long it waits for an approval; 0 is to be told at once that one is needed
 
     def metadata(self) -> dict[str, Any]:
         """The ids that tie an event to what caused it."""

@@ -13,7 +13,7 @@ class Operation(Value):
     """One thing that was done, perhaps to several workspaces at once."""
 
     operation_id: str
-    kind: str  # destroy | restore | apply | undo | purge
+    kind: str  # destroy | restore | apply | change | undo | purge
     at: str
     actor_id: str
     workspaces: list[str]  # the ids, for people
@@ -23,6 +23,7 @@ class Operation(Value):
     undone_uids: list[str] = []  # those of its workspaces for which it was taken back
     before: str = ""  # the snapshot of the workspace as it was before
     changed: bool = False  # it changed what a workspace or its origin holds, not where the workspace is
+    places: list[str] = []  # the paths that a change through us was about
 
 
 KINDS: dict[str, str] = {
@@ -31,6 +32,9 @@ KINDS: dict[str, str] = {
     "workspace_purged": "purge",
     "snapshot_restored": "restore",
     "changes_applied": "apply",
+    "file_written": "change",
+    "file_deleted": "change",
+    "file_moved": "change",
 }
 
 
@@ -50,7 +54,8 @@ def fold(
             "undone_by": "",
             "undone_uids": [],
             "before": data.get("before", ""),
-            "changed": KINDS[event_type] in ("restore", "apply"),
+            "changed": KINDS[event_type] in ("restore", "apply", "change"),
+            **({"places": data["places"]} if data.get("places") else {}),
         }
     return {
         **record,

@@ -6,7 +6,7 @@ The store runs `project` inside the transaction that appends the event, over its
 
 from __future__ import annotations
 
-from carrel.model import call, operation, run, workspace
+from carrel.model import approval, call, operation, run, workspace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ def project(records: Records, event_type: str, data: dict[str, Any], stream: str
         _token(records, event_type, data, stream, at)
     if event_type in call.EVENTS:
         _call(records, event_type, data, stream, actor_id, at)
-    if event_type in operation.KINDS:
+    if event_type in approval.EVENTS:
+        _approval(records, event_type, data, stream, actor_id, at)
+    if event_type in operation.KINDS and data.get("operation_id"):
         _operation(records, event_type, data, stream, actor_id, at)
 
 
@@ -90,7 +92,7 @@ def _snapshot(records: Records, data: dict[str, Any], stream: str, at: str) -> N
     # Found by the incarnation: a workspace may come back from the trash in another task, with all its states.
     records.put("snapshot", key, kept, task=stream, label=data["uid"], live=False, pending=False)
     if desk:
-        _put_workspace(records, {**desk, "last_root": data["root"]})
+        _put_workspace(records, {**desk, "last_root": data["root"], "last_snapshot": key})
 
 
 def _token(records: Records, event_type: str, data: dict[str, Any], stream: str, at: str) -> None:
@@ -109,3 +111,11 @@ def _call(records: Records, event_type: str, data: dict[str, Any], stream: str, 
     record = call.fold(records.get("call", data["call_id"]), event_type, data, actor_id, at)
     if record:  # it holds its key for ever: a repeat gets the same answer, and never does the same again
         records.put("call", data["call_id"], record, task=stream, label=record["key"], live=True, pending=False)
+
+
+def _approval(records: Records, event_type: str, data: dict[str, Any], stream: str, actor_id: str, at: str) -> None:
+    key = data["approval_id"]
+    record = approval.fold(records.get("approval", key), event_type, data, stream, actor_id, at)
+    # The same request is asked once at a time: while it is open or granted it holds its key alone.
+    live = record["state"] in approval.LIVE
+    records.put("approval", key, record, task=stream, label=record["key"], live=live, pending=False)

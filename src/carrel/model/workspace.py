@@ -47,8 +47,10 @@ class Workspace(Value):
     base: str = ""  # the state that its changes are counted from
     last_root: str = ""  # the state that was kept last
     covers: list[str] = []  # what each of its applies replaced in the folder that it lies on
+    last_snapshot: str = ""  # and its id
     step: dict[str, object] = {}  # what a restore or apply under way is about
     pinned: bool = False  # no sweep takes it
+    policy: dict[str, object] = {}  # what agents may do in it
 
     @property
     def id(self) -> WorkspaceId:
@@ -89,6 +91,8 @@ TABLE: dict[tuple[str, str], str] = {
         for state in ("planned", "ready", "failed")
         for event in ("workspace_pinned", "workspace_unpinned")
     },
+    ("ready", "policy_changed"): "ready",
+    ("planned", "policy_changed"): "planned",
 }
 
 EVENTS = frozenset(event for _, event in TABLE)
@@ -169,6 +173,7 @@ _STEP = (
 _CARRIED = (
     ("path", "workspace_path"),
     ("config", "config"),
+    ("policy", "policy"),
     ("filled", "filled"),
     ("metadata_digest", "metadata_digest"),
     ("base", "base"),

@@ -4,8 +4,8 @@ Every function takes a strict relative path (`Root.check`) and raises our errors
 leaves behind: a look or read nothing; a change all of it, or what was there before. A refusal leaves the tree as it
 was, also where parent directories were made on the way.
 
-A change can be announced: `ready` is called with what is about to happen, when nothing but the last step is left to do.
-If it raises, nothing has changed.
+A change can be announced: `ready` is called with what is about to happen and with the names that it happens to, when
+nothing but the last step is left to do. If it raises, nothing has changed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stat import S_IMODE, S_ISBLK, S_ISCHR, S_ISDIR, S_ISFIFO, S_ISLNK, S_ISREG,
 from carrel.errors import FileExists, InvalidPath, NotADirectory
 from carrel.model.value import Value
 from carrel.system.birth import birth_time
+from carrel.system.entry import Held
 from carrel.system.folders import make_directory as make_directory
 from carrel.system.paths import HANDLE, Root, rename_no_replace, reopen
 from carrel.system.reading import MAX_DIGEST_BYTES, digest_of
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Path = str | bytes
-    Ready = Callable[["Gone"], object] | None
+    Ready = Callable[["Gone", Held], object] | None
+    MoveReady = Callable[["Gone", Held, Held], object] | None
 
 MAX_LIST_ENTRIES = 1_000_000
 
@@ -178,7 +180,7 @@ def delete(
         try:
             gone = _describe(folder, name, found)
             if ready:
-                ready(gone)
+                ready(gone, Held(root, folder, name))
             if gone.kind != "directory":
                 os.unlink(name, dir_fd=folder)
             elif recursive:
@@ -192,7 +194,7 @@ def delete(
         raise root.failure(error, raw) from None
 
 
-def move(root: Root, path: Path, to: Path, *, replace: bool = False, ready: Ready = None) -> Gone:
+def move(root: Root, path: Path, to: Path, *, replace: bool = False, ready: MoveReady = None) -> Gone:
     """Give a file, link or directory another name in the root; `replace` lets it take the place of what is there."""
     raw, raw_to = root.check(path), root.check(to)
     try:
@@ -208,7 +210,7 @@ def move(root: Root, path: Path, to: Path, *, replace: bool = False, ready: Read
 
 
 def _move(
-    root: Root, raw_to: bytes, source: int, name: bytes, found: os.stat_result, replace: bool, ready: Ready
+    root: Root, raw_to: bytes, source: int, name: bytes, found: os.stat_result, replace: bool, ready: MoveReady
 ) -> Gone:
     folder, new_name = _open_place(root, raw_to, is_directory=S_ISDIR(found.st_mode))
     try:
@@ -216,7 +218,7 @@ def _move(
             raise FileExists(f"{root.shown(raw_to)} is the same file")
         gone = _describe(source, name, found)
         if ready:
-            ready(gone)
+            ready(gone, Held(root, source, name), Held(root, folder, new_name))
         _rename(source, name, folder, new_name, replace)
         return gone
     finally:

@@ -5,19 +5,28 @@ from __future__ import annotations
 import os
 from errno import EINVAL, ENOENT, EPERM
 
+from carrel.system.entry import Held
 from carrel.system.paths import HANDLE, Root
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def make_directory(root: Root, path: str | bytes, *, parents: bool = False) -> None:
+
+def make_directory(
+    root: Root, path: str | bytes, *, parents: bool = False, ready: Callable[[Held], object] | None = None
+) -> None:
     """Make a directory; with `parents` those above too, and one that is there already is fine."""
     raw = root.check(path)
     try:
         if parents:
-            make_missing(root, raw)
+            make_missing(root, raw, ready)
             return
         raw = raw.rstrip(b"/")
         folder, name = root.open_parent(raw)
         try:
+            if ready:
+                ready(Held(root, folder, name))
             make_one(folder, name)
         finally:
             os.close(folder)
@@ -25,13 +34,15 @@ def make_directory(root: Root, path: str | bytes, *, parents: bool = False) -> N
         raise root.failure(error, raw) from None
 
 
-def make_missing(root: Root, raw: bytes) -> list[bytes]:
+def make_missing(root: Root, raw: bytes, ready: Callable[[Held], object] | None = None) -> list[bytes]:
     """Make every directory of `raw` that is not there; gives the paths made, outermost first. On failure, none stay."""
     steps = [step for step in raw.split(b"/") if step not in (b"", b".")]
     here, present = _open_longest(root, steps)
     made: list[bytes] = []
     try:
         root.refuse_kept_out(here)
+        if ready and present < len(steps):
+            ready(Held(root, here, b"/".join(steps[present:])))
         for count in range(present + 1, len(steps) + 1):
             name = steps[count - 1]
             try:

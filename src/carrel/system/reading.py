@@ -10,7 +10,7 @@ from carrel.system.paths import Root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any, Self
 
 MAX_READ_BYTES = 64 << 20
@@ -22,18 +22,28 @@ _pread, _close = os.pread, os.close  # `read` is worth the nanoseconds
 
 
 def read(
-    root: Root, path: str | bytes, *, start: int = 0, length: int | None = None, max_bytes: int = MAX_READ_BYTES
+    root: Root,
+    path: str | bytes,
+    *,
+    start: int = 0,
+    length: int | None = None,
+    max_bytes: int = MAX_READ_BYTES,
+    ready: Callable[[int, int], object] | None = None,
 ) -> bytes:
-    """The bytes of a regular file, or `length` of them from `start`; more than `max_bytes` is `quota_exceeded`."""
+    """The bytes of a regular file, or `length` of them from `start`; more than `max_bytes` is `quota_exceeded`.
+
+    `ready` is called with the open file and its size before anything is read; if it raises, nothing is."""
     raw = root.check(path)
     try:
-        fd = root.open_direct(raw)
+        fd = root.open_direct(raw) if ready is None else -1
         if fd >= 0:
             size, short_is_end = 0, root.fills_reads
         else:
             fd, found = root.open_known(raw)
             size, short_is_end = found.st_size, False
         try:
+            if ready is not None:
+                ready(fd, size)
             want = _FIRST_READ if length is None or length > _FIRST_READ else length
             data = _pread(fd, want, start)
             got = len(data)
@@ -100,15 +110,30 @@ class Reader:
             yield chunk
 
 
-def open_reader(root: Root, path: str | bytes, *, start: int = 0, length: int | None = None) -> Reader:
-    """Open a regular file for streaming a range of it; never more than it held when it was opened."""
+def open_reader(
+    root: Root,
+    path: str | bytes,
+    *,
+    start: int = 0,
+    length: int | None = None,
+    ready: Callable[[int, int], object] | None = None,
+) -> Reader:
+    """Open a regular file for streaming a range of it; never more than it held when it was opened.
+
+    `ready` is called as by `read`."""
     raw = root.check(path)
     if start < 0 or (length is not None and length < 0):
         raise _no_range(start, length)
     try:
-        fd, found = root.open_file(raw)
+        fd, found = root.open_file(raw) if ready is None else root.open_known(raw)
     except OSError as error:
         raise root.failure(error, raw) from None
+    try:
+        if ready is not None:
+            ready(fd, found.st_size)
+    except BaseException:
+        os.close(fd)
+        raise
     return Reader(fd, found.st_size, start, length)
 
 

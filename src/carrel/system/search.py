@@ -121,8 +121,10 @@ def find_text(
     max_matches: int = MAX_MATCHES,
     max_file_bytes: int = MAX_SEARCHED_BYTES,
     limits: Limits | None = None,
+    may: Callable[[str], bool] | None = None,
 ) -> Matches:
-    """Every line that holds `needle`, in files whose name matches `names`; binary and large ones are skipped."""
+    """Every line that holds `needle`, in files whose name matches `names`; binary and large ones are skipped, and those
+    whose path `may` says no to."""
     pattern = os.fsencode(needle)
     if not pattern:
         raise Invalid("there is nothing to search for")
@@ -138,7 +140,7 @@ def find_text(
         for visit in walk:
             prefix = visit.prefix()
             for name in sorted(visit.files()):
-                if not wanted(prefix + name if by_path else name):
+                if not wanted(prefix + name if by_path else name) or (may is not None and not may(prefix + name)):
                     continue
                 data = _content(walk.fd, os.fsencode(name), max_file_bytes, count)
                 for line, text in look.lines(data, max_matches + 1 - len(matches)) if data else ():

@@ -13,6 +13,7 @@ from stat import S_IMODE, S_ISDIR, S_ISLNK, S_ISREG
 
 from carrel.errors import FileExists, NotAFile, QuotaExceeded
 from carrel.model.value import Value
+from carrel.system.entry import Held
 from carrel.system.folders import give, make_missing, unmake
 from carrel.system.openat2 import MAX_LINKS
 from carrel.system.paths import HANDLE, MAX_PATH_BYTES, Root, rename_no_replace, reopen
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     Data = bytes | bytearray | memoryview | Iterable[bytes]
-    Ready = Callable[["Written"], object] | None
+    Ready = Callable[["Written", Held], object] | None
 
 MAX_WRITE_BYTES = 1 << 30
 
@@ -134,7 +135,7 @@ class _Change:
                 finally:
                     os.close(fd)
                 if self._ready:
-                    self._ready(written)
+                    self._ready(written, Held(self._root, folder, name))
                 if self._create_only:
                     rename_no_replace(folder, temporary, folder, name)
                 else:

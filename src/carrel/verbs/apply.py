@@ -15,13 +15,16 @@ import time
 from contextlib import contextmanager, suppress
 
 from carrel.errors import CarrelError, Conflict, FileNotFound, Invalid, NotARepository, OriginMoved, Refused, from_os
+from carrel.model.approval import Request
 from carrel.model.change import Clash, Plan, Step
+from carrel.model.digest import sha256
 from carrel.model.event import ChangesApplied, ChangesApplyFailed, ChangesApplying
 from carrel.model.snapshot import Snapshot
 from carrel.model.value import Value
 from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.diff import state
+from carrel.verbs.permit import judged, refuse_agents
 from carrel.verbs.snapshot import BASE, keep
 from carrel.verbs.state import open_store, over_later, place_of_state, record_end, refuse_unready, stack_finder
 
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from carrel.model.workspace import Workspace
     from carrel.snapshots.objects import Store, Writer
     from carrel.snapshots.trees import Tree
+    from carrel.verbs.permit import Gate
 
 
 class Applied(Value):
@@ -85,12 +89,21 @@ def apply(
 
     Raises OriginMoved if the origin changed in the same places, unless conflicts may be marked; then nothing is done.
     """
+    if to is not None and to != "folder" and not to.startswith("branch:"):
+        refuse_agents(home, "to write changes anywhere else than to their origin")
     workspace = materialise(home, show.get(home, workspace_id))
     target = _target(workspace, to)
     wanted = [path.strip("/") for path in paths]
+    return judged(home, lambda gate: _apply(home, gate, workspace.uid, target, wanted, message, mark_conflicts))
+
+
+def _apply(
+    home: Home, gate: Gate, uid: str, target: str, wanted: list[str], message: str | None, mark_conflicts: bool
+) -> Applied:
+    workspace = show.by_uid(home, uid)
     with home.hold(workspace.id), _hold_target(home, target):
         workspace = refuse_unready(show.by_uid(home, workspace.uid))
-        before = keep(home, workspace, cause="before_apply")
+        before = keep(home, workspace, cause="before_apply", once=gate.judges)
         with (
             open_store(home) as store,
             store.hold(),
@@ -101,8 +114,36 @@ def apply(
             job = _plan(home, store, workspace, base, theirs, target, wanted, message, mark_conflicts)
             if not job.plan.steps and not job.plan.same:
                 return _told(job, "", target)
+            if gate.judges:
+                _permit(home, gate, workspace, base, theirs, job, target, wanted)
             next_base = _next_base(store, workspace, base, theirs, before, target, wanted)
             return _carry_out(home, store, workspace, target, wanted, before, job, next_base)
+
+
+def _permit(
+    home: Home, gate: Gate, workspace: Workspace, base: Tree, theirs: Tree, job: Job, target: str, wanted: list[str]
+) -> None:
+    """Judge what an agent wants to give back: these steps, from what the origin is now."""
+    from carrel.snapshots.diff import write_patch
+
+    steps = [step.as_dict() for step in job.plan.steps]
+    request = Request(
+        operation="apply",
+        place=".",
+        path=show.public_mount(home, workspace),
+        to=target.partition(":")[0] if target.startswith("folder:") else target,
+        digest_before=_digest([(step["path"], step["before"]) for step in steps]),
+        digest_after=_digest([(step["path"], step["action"], step["digest"], step["mode"]) for step in steps]),
+        size=sum(step.size for step in job.plan.steps),
+    )
+    decision = gate.decide(workspace, "apply", [f"work/{step.path}" for step in job.plan.steps] or ["."])
+    verdict = gate.whole(workspace, request, decision, lambda: write_patch(base, theirs, paths=wanted or None))
+    if verdict.facts:
+        home.record(workspace.task_id, *verdict.facts)
+
+
+def _digest(value: object) -> str:
+    return sha256(json.dumps(value).encode()).hexdigest()
 
 
 def _target(workspace: Workspace, to: str | None) -> str:

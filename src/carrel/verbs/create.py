@@ -14,12 +14,14 @@ from carrel.errors import CarrelError, CloneFailed, FilesystemError, WorkspaceEx
 from carrel.model.config import Config, parse_config
 from carrel.model.event import WorkspaceCreated, WorkspaceCreateFailed, WorkspaceCreating, WorkspacePlanned
 from carrel.model.names import format_id
+from carrel.model.policy import narrowed, of_settings, parse_policy
 from carrel.model.snapshot import EMPTY
 from carrel.model.source import FillOptions, Place
 from carrel.model.source import parse as parse_source
 from carrel.sources import attach, driver_of
 from carrel.system import metadata
 from carrel.verbs import show
+from carrel.verbs.permit import is_agent, refuse_agents, refuse_confined
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from carrel.home import Home
+    from carrel.model.policy import Policy
     from carrel.model.source import Filled, Source
     from carrel.model.workspace import Workspace
 
@@ -49,6 +52,7 @@ def create(
     empty workspace in state `failed` is kept when a clone fails, nothing at all otherwise.
     """
     spec = parse_source(source)
+    check_maker(home, spec, config or {})
     driver_of(spec)  # is there one?
     checked = parse_config(config or {}, default_max_size_mb=home.settings.workspaces.default_max_size_mb)
     if checked.shares:
@@ -67,6 +71,7 @@ def create(
         "source": spec.spec(),
         "config": checked.stated(),
         "home": home.id,
+        "policy": policy_of(home, checked).stated(),
     }
     if lazy:
         home.record(task, WorkspacePlanned(**stated))
@@ -74,6 +79,26 @@ def create(
     with home.hold(workspace_id):
         home.record(task, WorkspaceCreating(**stated), durable=False)
         return _build(home, task, stated, spec, checked, progress)
+
+
+def check_maker(home: Home, source: Source, config: Mapping[str, Any]) -> None:
+    """Refuse what an agent may not make: anything if it has a workspace, files of the host, rules for itself."""
+    if not is_agent(home):
+        return
+    refuse_confined(home, "to make a workspace")
+    if source.kind not in ("empty", "clone", "template", "fork") or source.location.startswith(("file:", "/", ".")):
+        refuse_agents(home, f"a workspace from {source.kind}: and a path of the host")
+    for key in ("policy", "allowed_operations", "shares", "mailbox"):
+        if config.get(key) is not None:
+            refuse_agents(home, f"{key} in the configuration")
+
+
+def policy_of(home: Home, config: Config, inherited: Policy | None = None) -> Policy:
+    """What agents may do in a new workspace: as its origin or the settings say, as its configuration says, and only
+    what that allows at all."""
+    base = inherited or of_settings(home.settings.policy.as_dict())
+    stated = parse_policy(config.policy, base) if config.policy is not None else base
+    return narrowed(stated, config.allowed_operations)
 
 
 def materialise(home: Home, workspace: Workspace, progress: Callable[[str], None] = lambda _: None) -> Workspace:
@@ -94,6 +119,7 @@ def materialise(home: Home, workspace: Workspace, progress: Callable[[str], None
             "source": workspace.source,
             "config": workspace.config,
             "home": workspace.home,
+            "policy": workspace.policy,
         }
         home.record(workspace.task_id, WorkspaceCreating(**stated), durable=False)
         checked = parse_config(workspace.config)

@@ -11,19 +11,22 @@ import os
 
 from carrel import sources
 from carrel.errors import CleanupFailed, PermissionDenied, UnappliedChanges, WorkspaceBusy, WorkspaceNotFound
+from carrel.model.approval import Request
 from carrel.model.event import WorkspaceCleanup, WorkspaceDestroyFailed, WorkspaceDestroying
 from carrel.model.source import Filled
 from carrel.verbs import show
 from carrel.verbs.create import place_of
+from carrel.verbs.permit import judged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from carrel.home import Home
     from carrel.model.source import Place
     from carrel.model.workspace import Workspace
+    from carrel.verbs.permit import Gate
 
 
 WITH_ORIGIN = ("overlay", "clone", "worktree")  # sources that changes can be given back to
@@ -48,7 +51,42 @@ def destroy(
         if workspace is None and not show.was_destroyed(home, workspace_id):
             raise WorkspaceNotFound.of(show.normal_id(workspace_id))
     operation_id = home.new_id()
-    return [_destroy(home, workspace, operation_id, force, reason, undoes, check) for workspace in found if workspace]
+
+    def act(gate: Gate) -> list[Workspace]:
+        there = [workspace for workspace in found if workspace]
+        for workspace in there if gate.judges else ():
+            _permit(home, gate, workspace)
+        return [_destroy(home, workspace, operation_id, force, reason, undoes, check) for workspace in there]
+
+    return judged(home, act)
+
+
+def _permit(home: Home, gate: Gate, workspace: Workspace) -> None:
+    """Judge an agent that wants a workspace gone, as it is now."""
+    if show.find(home, workspace.id) is None:  # it is already
+        return
+    decision = gate.decide(workspace, "destroy")
+    root = ""
+    if workspace.state == "ready":
+        from carrel.verbs.snapshot import keep
+
+        with home.hold(workspace.id):
+            root = keep(home, workspace, cause="before_destroy", once=True).root
+    request = Request(
+        operation="destroy", place=".", path=show.public_mount(home, workspace), to=workspace.id, digest_before=root
+    )
+    verdict = gate.whole(workspace, request, decision, lambda: _preview(home, workspace))
+    if verdict.facts:
+        home.record(workspace.task_id, *verdict.facts)
+
+
+def _preview(home: Home, workspace: Workspace) -> Iterator[bytes]:
+    from carrel.model.text import printable
+    from carrel.verbs.diff import status
+
+    yield f"move {printable(workspace.id)} to the trash; what was changed in it:\n".encode()
+    for change in status(home, workspace.id):
+        yield f"  {change.status} {printable(change.path)}\n".encode()
 
 
 def destroy_task(home: Home, task: str, *, force: bool = False, reason: str = "requested") -> list[Workspace]:

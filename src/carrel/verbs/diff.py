@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 from carrel.verbs import show
 from carrel.verbs.create import materialise
+from carrel.verbs.permit import judged
 from carrel.verbs.snapshot import BASE, NOW, find_root
 from carrel.verbs.state import cache_path, open_store, place_of_state, stack_finder
 
@@ -35,11 +36,18 @@ def diff(
     from carrel.snapshots.diff import diff as compare
 
     workspace = materialise(home, show.get(home, workspace_id))
+    may = judged(home, lambda gate: gate.readable(workspace))
     with open_store(home) as store, ExitStack() as open_trees:
         # Contents are wanted even without text: a renamed file is known by them.
         old = open_trees.enter_context(state(home, store, workspace, from_))
         new = open_trees.enter_context(state(home, store, workspace, to))
-        return compare(old, new, paths=list(paths) or None, text=text, git_files=git_files, context=context)
+        wanted = list(paths) or None
+        if may is not None:  # an agent is shown nothing of what it may not read
+            found = compare(old, new, paths=wanted, text=False, git_files=git_files, context=context)
+            wanted = [change.path for change in found.changes if may(f"work/{change.path}")]
+            if not wanted:
+                return found.replace(changes=())
+        return compare(old, new, paths=wanted, text=text, git_files=git_files, context=context)
 
 
 @contextmanager

@@ -10,15 +10,17 @@ from carrel.errors import CarrelError
 from carrel.model.event import FileRead
 from carrel.system import files
 from carrel.system.reading import MAX_DIGEST_BYTES, digest_of
-from carrel.verbs.files import locate
+from carrel.verbs.files import judging_read, locate, readable_below
+from carrel.verbs.permit import judged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any, Self
 
     from carrel.home import Home
     from carrel.system.paths import Root
+    from carrel.verbs.permit import Gate
 
 MAX_DEPTH = 3_000
 _ZEROS = bytes(65536)
@@ -55,29 +57,34 @@ class Download:
 
 def open_file(home: Home, workspace_id: str, path: str) -> Download:
     """Open a file for reading in pieces, whatever its size; the caller closes it."""
-    with locate(home, workspace_id, path) as spot:
-        reader = files.open_reader(spot.root, spot.path)
-        try:
-            return Download(home, spot.names(), spot.workspace.task_id, reader)
-        except BaseException:
-            reader.close()
-            raise
+
+    def act(gate: Gate) -> Download:
+        with locate(home, workspace_id, path) as spot:
+            reader = files.open_reader(spot.root, spot.path, ready=judging_read(home, gate, spot))
+            try:
+                return Download(home, spot.names(), spot.workspace.task_id, reader)
+            except BaseException:
+                reader.close()
+                raise
+
+    return judged(home, act)
 
 
 def tar_files(home: Home, workspace_id: str, path: str = ".") -> Iterator[bytes]:
     """A directory with all below it as a tar file in pieces: files, directories and links, owned by nobody.
 
-    Pipes, devices and what cannot be read are left out.
+    Pipes, devices and what cannot be read are left out, for an agent also what it would have to ask for.
     """
     with locate(home, workspace_id, path) as spot:
+        may = judged(home, lambda gate: readable_below(gate, spot))
         fact = FileRead(**spot.names(), size=0, digest="")
         entries = list(files.scan(spot.root, spot.path))  # says at once what is wrong with the path
         home.record(spot.workspace.task_id, fact, durable=False)
-        yield from _tar(spot.root, spot.path, entries)
+        yield from _tar(spot.root, spot.path, entries, may)
     yield bytes(1024)
 
 
-def _tar(root: Root, top: str, entries: list[files.Entry]) -> Iterator[bytes]:
+def _tar(root: Root, top: str, entries: list[files.Entry], may: Callable[[str], bool] | None) -> Iterator[bytes]:
     prefix = "" if top.strip("/") in ("", ".") else f"{top.rstrip('/')}/"
     waiting = [(entry, "") for entry in sorted(entries, key=lambda entry: entry.name, reverse=True)]
     while waiting:
@@ -91,7 +98,7 @@ def _tar(root: Root, top: str, entries: list[files.Entry]) -> Iterator[bytes]:
                 waiting += [(each, f"{name}/") for each in below]
             elif entry.kind == "link":
                 yield _header(name, entry, kind=b"2", target=entry.target or "")
-            elif entry.kind == "file":
+            elif entry.kind == "file" and (may is None or may(name)):
                 yield from _file(root, f"{prefix}{name}", name, entry)
         except CarrelError:
             continue  # gone, or another kind by now

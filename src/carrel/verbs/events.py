@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from carrel.errors import InvalidUsage
 from carrel.model.names import check_part
 
@@ -19,7 +21,10 @@ def events(
 ) -> Iterator[Event]:
     """The events after a position, in the order in which they happened."""
     _check(task, types)
-    return home.log.read(after=after, stream=task, types=types, limit=limit)
+    own = home.caller.agent_of
+    if not own:
+        return home.log.read(after=after, stream=task, types=types, limit=limit)
+    return islice(_of_workspace(own, home.log.read(after=after, stream=task, types=types)), limit)
 
 
 def follow(
@@ -33,7 +38,14 @@ def follow(
 ) -> Iterator[Event]:
     """The events after a position, then each new one within milliseconds of its commit; none is missed or repeated."""
     _check(task, types)
-    return home.log.follow(after=after, stream=task, types=types, until=until, timeout_seconds=timeout_seconds)
+    found = home.log.follow(after=after, stream=task, types=types, until=until, timeout_seconds=timeout_seconds)
+    own = home.caller.agent_of
+    return _of_workspace(own, found) if own else found
+
+
+def _of_workspace(workspace_id: str, found: Iterator[Event]) -> Iterator[Event]:
+    """What an agent may know of: what happened to its own workspace."""
+    return (event for event in found if event.event_data.get("workspace_id") == workspace_id)
 
 
 def verify(home: Home, progress: Callable[[int, int], None] | None = None) -> Verification:

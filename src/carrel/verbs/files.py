@@ -7,39 +7,59 @@ is written down before its bytes are handed out; reads alone are not synced, a p
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+import os
+from contextlib import contextmanager, nullcontext, suppress
 
 from carrel.errors import CarrelError, FileChanged, FilesystemError, InvalidPath
 from carrel.model.digest import sha256
 from carrel.model.event import DirectoryMade, FileChangeFailed, FileDeleted, FileMoved, FileRead, FileWritten
 from carrel.system import files, search, walk
+from carrel.system.entry import Held, OpenFile
 from carrel.system.paths import Root
 from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.destroy import attach, filled_in
+from carrel.verbs.permit import judged
+from carrel.verbs.spool import spooled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
     from carrel.home import Home
+    from carrel.model.value import Value
     from carrel.model.workspace import Workspace
     from carrel.system.files import Entry, Gone, Stat, Written
     from carrel.system.search import Found, Matches, Named
     from carrel.system.walk import Limits, Tree
+    from carrel.verbs.permit import Gate, Verdict
 
 MIB = 1 << 20
 METADATA = ".aw"  # ours to write
+PREVIEWED = 8 * MIB + 1  # of a content that somebody has to approve
 
 
 class Spot:
     """A path of a caller, located: the workspace, the open directory to go on from, and the path from there."""
 
-    def __init__(self, workspace: Workspace, root: Root, path: str) -> None:
+    def __init__(self, workspace: Workspace, root: Root, path: str, above: str = "") -> None:
         self.workspace = workspace
         self.root = root
         self.path = path
+        self._above = above  # where the root is in the workspace
+
+    def place(self, held: Held) -> str:
+        """Where an entry really is, from the top of the workspace."""
+        return "/".join(filter(None, (self._above, held.path))) or "."
+
+    def place_of(self, path: str) -> str:
+        """Where something that exists really is, from the top of the workspace."""
+        fd = self.root.open_path(self.root.check(path))
+        try:
+            return self.place(OpenFile(self.root, fd))
+        finally:
+            os.close(fd)
 
     def names(self) -> dict[str, Any]:
         """What every fact about a file begins with."""
@@ -59,7 +79,7 @@ def locate(home: Home, workspace_id: str, path: str = ".") -> Iterator[Spot]:
     else:
         rest = path[len("work") :].lstrip("/") if isinstance(path, str) else path
         with Root.open(elsewhere, public=f"{public}/work") as root:
-            yield Spot(workspace, root, rest or ".")
+            yield Spot(workspace, root, rest or ".", "work")
 
 
 def _work_elsewhere(home: Home, workspace: Workspace, path: str) -> str | None:
@@ -73,12 +93,50 @@ def _work_elsewhere(home: Home, workspace: Workspace, path: str) -> str | None:
 
 def read_file(home: Home, workspace_id: str, path: str, *, start: int = 0, length: int | None = None) -> bytes:
     """The bytes of a file, or a range of them; not more than `files.max_read_mb`."""
-    with locate(home, workspace_id, path) as spot:
-        limit = home.settings.files.max_read_mb * MIB
-        data = files.read(spot.root, spot.path, start=start, length=length, max_bytes=limit)
-        fact = FileRead(**spot.names(), size=len(data), digest=_digest(data), start=start)
-        home.record(spot.workspace.task_id, fact, durable=False)
-        return data
+
+    def act(gate: Gate) -> bytes:
+        with locate(home, workspace_id, path) as spot:
+            limit = home.settings.files.max_read_mb * MIB
+            ready = judging_read(home, gate, spot)
+            data = files.read(spot.root, spot.path, start=start, length=length, max_bytes=limit, ready=ready)
+            fact = FileRead(**spot.names(), size=len(data), digest=_digest(data), start=start)
+            home.record(spot.workspace.task_id, fact, durable=False)
+            return data
+
+    return judged(home, act)
+
+
+def judging_read(home: Home, gate: Gate, spot: Spot) -> Callable[[int, int], None] | None:
+    """What an agent's reading has to pass when the file is open; nothing for the owner."""
+    if not gate.judges:
+        return None
+
+    def ready(fd: int, size: int) -> None:
+        spent = gate.file(spot, "read", OpenFile(spot.root, fd), size=size).facts
+        if spent:
+            home.record(spot.workspace.task_id, *spent)
+
+    return ready
+
+
+def readable_below(gate: Gate, spot: Spot) -> Callable[[str], bool] | None:
+    """Which paths below the one that was located may be read without asking; None is all of them."""
+    may = gate.readable(spot.workspace)
+    if may is None:
+        return None
+    try:
+        top = spot.place_of(spot.path)
+    except OSError as error:
+        raise spot.root.failure(error, spot.path) from None
+    return lambda path: may(f"{top}/{path}" if top != "." else path)
+
+
+def check_names(home: Home, spot: Spot) -> None:
+    """Refuse an agent to look at names where it is denied to read; what it has to ask for is the content alone."""
+    if home.caller.agent_of is not None:
+        with suppress(OSError):  # the look itself says what is wrong with the path
+            place = spot.place_of(spot.path)
+            judged(home, lambda gate: gate.decide(spot.workspace, "read", [place]))
 
 
 def write_file(
@@ -100,74 +158,122 @@ def write_file(
         raise InvalidPath("a file that must be new has no end to append to", hint="choose one of the two")
     data = content.encode() if isinstance(content, str) else content
     limit = home.settings.files.max_write_mb * MIB
-    with _changing(home, workspace_id, path, if_digest) as (spot, record):
+    with spooled(home, data, limit) as given:
 
-        def ready(written: Written) -> None:
-            _check_digest(spot, if_digest, written.digest_before)
-            record(FileWritten, size=written.size, digest=written.digest, digest_before=written.digest_before)
+        def act(gate: Gate) -> Written:
+            with _changing(home, workspace_id, path, if_digest) as (spot, record):
 
-        if append:
-            return files.append(spot.root, spot.path, data, parents=parents, max_bytes=limit, ready=ready)
-        return files.write(
-            spot.root, spot.path, data, parents=parents, create_only=create_only, max_bytes=limit, ready=ready
-        )
+                def ready(written: Written, held: Held) -> None:
+                    _check_digest(spot, if_digest, written.digest_before)
+                    verdict = gate.file(
+                        spot,
+                        "write" if written.size_before is None else "overwrite",
+                        held,
+                        size=written.size,
+                        after=written.digest,
+                        start=given.start,
+                        content=lambda: _joined(held if append else None, given.first(PREVIEWED)),
+                    )
+                    digests = {"digest": written.digest, "digest_before": written.digest_before}
+                    record(FileWritten, verdict, size=written.size, **digests)
+
+                if append:
+                    return files.append(
+                        spot.root, spot.path, given.again(), parents=parents, max_bytes=limit, ready=ready
+                    )
+                return files.write(
+                    spot.root,
+                    spot.path,
+                    given.again(),
+                    parents=parents,
+                    create_only=create_only,
+                    max_bytes=limit,
+                    ready=ready,
+                )
+
+        return judged(home, act)
 
 
 def delete_file(
     home: Home, workspace_id: str, path: str, *, recursive: bool = False, if_digest: str | None = None
 ) -> Gone:
     """Remove a file, a link, an empty directory, or with `recursive` a directory with all that is in it."""
-    with _changing(home, workspace_id, path, if_digest) as (spot, record):
 
-        def ready(gone: Gone) -> None:
-            _check_digest(spot, if_digest, gone.digest)
-            record(FileDeleted, kind=gone.kind, size=gone.size, digest_before=gone.digest)
+    def act(gate: Gate) -> Gone:
+        with _changing(home, workspace_id, path, if_digest) as (spot, record):
 
-        return files.delete(spot.root, spot.path, recursive=recursive, limits=_limits(home), ready=ready)
+            def ready(gone: Gone, held: Held) -> None:
+                _check_digest(spot, if_digest, gone.digest)
+                verdict = gate.file(spot, "delete", held, size=gone.size)
+                record(FileDeleted, verdict, kind=gone.kind, size=gone.size, digest_before=gone.digest)
+
+            return files.delete(spot.root, spot.path, recursive=recursive, limits=_limits(home), ready=ready)
+
+    return judged(home, act)
 
 
 def move_file(
     home: Home, workspace_id: str, path: str, to: str, *, replace: bool = False, if_digest: str | None = None
 ) -> Gone:
     """Give a file or directory another name in the workspace; what is there is kept unless `replace`."""
-    with _changing(home, workspace_id, path, if_digest) as (spot, record):
-        there = _from_the_same(spot, path, to)
 
-        def ready(gone: Gone) -> None:
-            _check_digest(spot, if_digest, gone.digest)
-            record(FileMoved, to=spot.root.public(there), kind=gone.kind, size=gone.size, digest=gone.digest)
+    def act(gate: Gate) -> Gone:
+        with _changing(home, workspace_id, path, if_digest) as (spot, record):
+            there = _from_the_same(spot, path, to)
 
-        return files.move(spot.root, spot.path, there, replace=replace, ready=ready)
+            def ready(gone: Gone, held: Held, target: Held) -> None:
+                _check_digest(spot, if_digest, gone.digest)
+                verdict = gate.file(spot, "move", held, size=gone.size, to=target)
+                fields = {"kind": gone.kind, "size": gone.size, "digest": gone.digest}
+                record(FileMoved, verdict, to=spot.root.public(there), **fields)
+
+            return files.move(spot.root, spot.path, there, replace=replace, ready=ready)
+
+    return judged(home, act)
 
 
 def make_directory(home: Home, workspace_id: str, path: str, *, parents: bool = False) -> None:
     """Make a directory, and those above it if asked to."""
-    with locate(home, workspace_id, path) as spot:
-        files.make_directory(spot.root, spot.path, parents=parents)
-        home.record(spot.workspace.task_id, DirectoryMade(**spot.names()))
+
+    def act(gate: Gate) -> None:
+        spent: Sequence[Value] = ()
+
+        def ready(held: Held) -> None:
+            nonlocal spent
+            spent = gate.file(spot, "write", held).facts
+
+        with locate(home, workspace_id, path) as spot:
+            files.make_directory(spot.root, spot.path, parents=parents, ready=ready)
+            home.record(spot.workspace.task_id, *spent, DirectoryMade(**spot.names()))
+
+    judged(home, act)
 
 
 def list_directory(home: Home, workspace_id: str, path: str = ".") -> tuple[Entry, ...]:
     """The entries of a directory, by name; links as links."""
     with locate(home, workspace_id, path) as spot:
+        check_names(home, spot)
         return files.list_directory(spot.root, spot.path, max_entries=home.settings.files.max_entries)
 
 
 def stat_file(home: Home, workspace_id: str, path: str) -> Stat:
     """What is at a path; a link is itself."""
     with locate(home, workspace_id, path) as spot:
+        check_names(home, spot)
         return files.stat(spot.root, spot.path)
 
 
 def list_tree(home: Home, workspace_id: str, path: str = ".") -> Tree:
     """The nested tree below a directory: a directory is an object, a file is "file"; the rest is counted."""
     with locate(home, workspace_id, path) as spot:
+        check_names(home, spot)
         return walk.tree(spot.root, spot.path, limits=_limits(home))
 
 
 def tree_json(home: Home, workspace_id: str, path: str = ".") -> Iterator[bytes]:
     """The same tree as JSON in pieces, for trees deeper and larger than fit elsewhere."""
     with locate(home, workspace_id, path) as spot:
+        check_names(home, spot)
         yield from walk.tree_json(spot.root, spot.path, limits=_limits(home))
 
 
@@ -176,27 +282,43 @@ def list_paths(
 ) -> list[Named]:
     """Everything below a directory whose path from there matches a glob; links as links, and never through them."""
     with locate(home, workspace_id, path) as spot:
+        check_names(home, spot)
         return search.find_paths(spot.root, spot.path, pattern=pattern, exclude=exclude, limits=_limits(home))
 
 
 def search_names(home: Home, workspace_id: str, pattern: str, path: str = ".") -> Found:
     """The paths whose name matches a glob."""
     with locate(home, workspace_id, path) as spot:
+        check_names(home, spot)
         return search.find_names(spot.root, pattern, spot.path, limits=_limits(home))
 
 
 def search_text(
     home: Home, workspace_id: str, needle: str, path: str = ".", *, regex: bool = False, names: str = "*"
 ) -> Matches:
-    """The lines that hold a text or match a regular expression."""
+    """The lines that hold a text or match a regular expression; an agent finds none in what it may not read."""
     with locate(home, workspace_id, path) as spot:
-        return search.find_text(spot.root, needle, spot.path, regex=regex, names=names, limits=_limits(home))
+        may = judged(home, lambda gate: readable_below(gate, spot))
+        return search.find_text(spot.root, needle, spot.path, regex=regex, names=names, limits=_limits(home), may=may)
 
 
 def resolve(home: Home, workspace_id: str, path: str) -> str:
     """What a person or agent may have meant by a path, as a strict one; an escape is refused."""
     with locate(home, workspace_id) as spot:
         return spot.root.resolve(path)
+
+
+def fingerprint(home: Home, workspace_id: str, place: str) -> str:
+    """What tells whether something at a path is still the same; "" if there is nothing."""
+    with locate(home, workspace_id, place) as spot:
+        try:
+            folder, name = spot.root.open_parent(spot.root.check(spot.path))
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        try:
+            return Held(spot.root, folder, name).fingerprint()
+        finally:
+            os.close(folder)
 
 
 def _limits(home: Home) -> Limits:
@@ -226,6 +348,12 @@ def _changing(home: Home, workspace_id: str, path: str, if_digest: str | None) -
         yield spot, record
 
 
+def _joined(old: Held | None, new: bytes | None) -> bytes | None:
+    """What a file would be after something is appended, as far as a preview shows it."""
+    before = old.content(PREVIEWED) if old is not None and old.exists() else b""
+    return None if before is None or new is None else before + new
+
+
 def _check_digest(spot: Spot, wanted: str | None, found: str | None) -> None:
     if wanted is not None and wanted != found:
         raise FileChanged(
@@ -249,9 +377,9 @@ def _recorded(home: Home, spot: Spot) -> Iterator[Any]:
     announced = False
     names, task = spot.names(), spot.workspace.task_id
 
-    def record(fact: Any, /, **fields: Any) -> None:
+    def record(fact: Any, verdict: Verdict, /, **fields: Any) -> None:
         nonlocal announced
-        home.record(task, fact(**names, **fields))
+        home.record(task, *verdict.facts, fact(**names, **verdict.change, **fields))
         announced = True
 
     try:

@@ -8,14 +8,17 @@ from carrel.errors import Conflict, Invalid, WorkspaceExists
 from carrel.model.config import parse_config
 from carrel.model.event import WorkspaceCreating, WorkspaceRelayered
 from carrel.model.names import format_id, parse_id
+from carrel.model.source import Source
 from carrel.sources import attach
 from carrel.verbs import show
 from carrel.verbs.create import (
     as_ours,
+    check_maker,
     fail,
     fill_options,
     materialise,
     place_of,
+    policy_of,
     record_created,
     rename_into_place,
     write_metadata,
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
     from carrel.home import Home
     from carrel.model.config import Config
+    from carrel.model.policy import Policy
     from carrel.model.source import Filled, Place
     from carrel.model.workspace import Workspace
 
@@ -51,6 +55,7 @@ def fork(
     Its time does not depend on the size of the workspace. A parent with an active run is copied as it is found, and
     the notes say so. Its base is the parent's, so that its changes are counted from their common origin.
     """
+    check_maker(home, Source(kind="fork", location=parent_id), config or {})
     parent = materialise(home, show.get(home, parent_id))
     _check_parent(home, parent, snapshot)  # said before anything is made
     workspace_id = format_id(task, agent)
@@ -70,6 +75,7 @@ def fork(
         "source": f"fork:{parent.id}" + (f"@{snapshot}" if snapshot else ""),
         "config": checked.stated(),
         "home": home.id,
+        "policy": _policy(home, parent, config or {}).stated(),
     }
     make_way(home, parent)
     with home.hold(workspace_id), home.hold(parent.id):
@@ -77,6 +83,12 @@ def fork(
         _check_parent(home, parent, snapshot)
         home.record(task, WorkspaceCreating(**stated), durable=False)
         return _build(home, task, stated, parent, snapshot, checked, progress)
+
+
+def _policy(home: Home, parent: Workspace, config: dict[str, Any]) -> Policy:
+    """The parent's, with what was said for the fork alone: the rest of the parent's configuration is in it already."""
+    own = parse_config({key: config[key] for key in ("policy", "allowed_operations") if key in config})
+    return policy_of(home, own, show.policy_of(parent))
 
 
 def fork_several(

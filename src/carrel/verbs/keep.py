@@ -19,6 +19,8 @@ from carrel.system import control
 from carrel.verbs import run as running
 from carrel.verbs import show
 from carrel.verbs.create import materialise
+from carrel.verbs.execute import permit_run
+from carrel.verbs.permit import judged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
 
 QUEUE_SECONDS = 600.0
 # what a box is built with; the rest of a spec may differ from command to command
-_BUILT_WITH = ("sandbox", "network", "memory_mb", "processes", "cpus", "file_mb", "read_only", "read_write", "tools")
+_BUILT_WITH = (
+    *("sandbox", "network", "memory_mb", "processes", "cpus", "file_mb", "read_only", "read_write", "tools"),
+    "executable",
+)
 
 
 def run_kept(
@@ -53,6 +58,7 @@ def run_kept(
         raise Invalid("a box has no terminal, and shares its workspace with nobody", hint="run without --keep")
     spec = running.checked(home, spec)
     workspace = materialise(home, show.get(home, workspace_id))
+    spec = judged(home, lambda gate: permit_run(home, gate, show.by_uid(home, workspace.uid), spec))
     with home.hold(_lock(workspace.uid), wait_seconds=QUEUE_SECONDS):
         for _ in range(3):
             box = _find_box(home, workspace, spec) or _build(home, workspace, spec)

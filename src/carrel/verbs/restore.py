@@ -9,10 +9,14 @@ Restoring is the same however often it is begun, so one that was interrupted is 
 from __future__ import annotations
 
 from carrel.errors import CarrelError, Conflict, FileNotFound, WorkspaceBusy
+from carrel.model.approval import Request
+from carrel.model.digest import sha256
 from carrel.model.event import SnapshotRestored, SnapshotRestoreFailed, SnapshotRestoring
+from carrel.model.policy import strictest
 from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.keep import make_way
+from carrel.verbs.permit import judged
 from carrel.verbs.snapshot import find_root, is_live, keep
 from carrel.verbs.state import cache_path, open_store, place_of_state, record_end, refuse_unready, stack_finder
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from carrel.home import Home
     from carrel.model.workspace import Workspace
     from carrel.snapshots.restore import Restored
+    from carrel.verbs.permit import Gate
 
 
 def restore(
@@ -37,14 +42,22 @@ def restore(
     workspace = materialise(home, show.get(home, workspace_id))
     find_root(home, workspace, snapshot)  # an unknown one is said before anything is stopped or kept
     make_way(home, workspace)
+    return judged(home, lambda gate: _restore(home, gate, workspace, snapshot, paths, undoes))
+
+
+def _restore(
+    home: Home, gate: Gate, workspace: Workspace, snapshot: str, paths: Sequence[str], undoes: str
+) -> tuple[str, Restored]:
     with home.hold(workspace.id):
         workspace = refuse_unready(show.by_uid(home, workspace.uid))
         if is_live(home, workspace):
             raise WorkspaceBusy(f"a run is active in {workspace.id}", hint=f"aw runs {workspace.id}, then aw stop RUN")
         _refuse_undone(home, undoes)
         root = find_root(home, workspace, snapshot)
-        before = keep(home, workspace, cause="before_restore")
+        before = keep(home, workspace, cause="before_restore", once=gate.judges)
         _refuse_unknown(home, workspace, (root, before.root), paths)
+        if gate.judges:
+            _permit(home, gate, workspace, snapshot, (before.root, root), paths)
         step: dict[str, Any] = {
             "workspace_id": workspace.id,
             "agent_id": workspace.agent_id,
@@ -60,6 +73,36 @@ def restore(
             store.make_reserve()
         home.record(workspace.task_id, SnapshotRestoring(**step))
         return step["operation_id"], finish(home, show.by_uid(home, workspace.uid))
+
+
+def _permit(
+    home: Home, gate: Gate, workspace: Workspace, snapshot: str, roots: tuple[str, str], paths: Sequence[str]
+) -> None:
+    """Judge a restore by what it would write, overwrite and delete."""
+    from carrel.snapshots.diff import write_patch
+    from carrel.snapshots.take import with_own_stack
+    from carrel.snapshots.trees import Tree, compare
+
+    finder = with_own_stack(place_of_state(home, workspace), stack_finder(home, workspace))
+    with open_store(home) as store, Tree(store, roots[0], finder) as now, Tree(store, roots[1], finder) as then:
+        changes: dict[str, list[str]] = {}
+        for delta in compare(now, then, paths or None):
+            operation = "write" if delta.old is None else "delete" if delta.new is None else "overwrite"
+            changes.setdefault(operation, []).append(delta.path)
+        if not changes:
+            return
+        decision = strictest(gate.decide(workspace, operation, found) for operation, found in changes.items())
+        request = Request(
+            operation="overwrite",
+            place=".",
+            path=show.public_mount(home, workspace),
+            to=", ".join((snapshot, *paths)),
+            digest_before=roots[0],
+            digest_after=sha256("\0".join((roots[1], *paths)).encode(errors="surrogateescape")).hexdigest(),
+        )
+        verdict = gate.whole(workspace, request, decision, lambda: write_patch(now, then))
+        if verdict.facts:
+            home.record(workspace.task_id, *verdict.facts)
 
 
 def _refuse_undone(home: Home, undoes: str) -> None:

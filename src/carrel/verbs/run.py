@@ -41,6 +41,8 @@ from carrel.system import control
 from carrel.verbs import show
 from carrel.verbs.create import materialise, write_run
 from carrel.verbs.destroy import attach
+from carrel.verbs.execute import permit_run, refuse_reaching_out
+from carrel.verbs.permit import judged
 from carrel.verbs.reach import reach_of
 
 TYPE_CHECKING = False
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from carrel.settings import Settings
     from carrel.system.frames import Frame
     from carrel.system.supervisor import Result
+    from carrel.verbs.permit import Gate
 
 MIB = 1 << 20
 START_SECONDS = 20.0
@@ -84,6 +87,7 @@ class RunSpec(Value):
     prompt: str | None = None
     agent: str | None = None  # one of the settings' agents, or a command with `{prompt}` in it
     box: str = ""  # not a command but a box for many, see `keep.py`
+    executable: bool = True  # whether files of the workspace can be executed, as its policy says
 
 
 def run(home: Home, workspace_id: str, spec: RunSpec, *, runner: Runner | None = None) -> Run:
@@ -94,9 +98,14 @@ def run(home: Home, workspace_id: str, spec: RunSpec, *, runner: Runner | None =
     workspace = show.get(home, workspace_id)
     spec = checked(home, spec, prompt=workspace.config.get("prompt"))
     workspace = materialise(home, workspace)
-    if not spec.concurrent:
-        _make_way(home, workspace)
-    return start(home, workspace, spec, runner)
+
+    def act(gate: Gate) -> Run:
+        permitted = permit_run(home, gate, show.by_uid(home, workspace.uid), spec)
+        if not spec.concurrent:
+            _make_way(home, workspace)
+        return start(home, workspace, permitted, runner)
+
+    return judged(home, act)
 
 
 def _make_way(home: Home, workspace: Workspace) -> None:
@@ -174,6 +183,7 @@ def _with_agent(home: Home, spec: RunSpec, told: object) -> RunSpec:
 
 def checked(home: Home, spec: RunSpec, *, prompt: object = None) -> RunSpec:
     """The spec with its agent and the settings filled in, or what is wrong with it."""
+    spec = refuse_reaching_out(home, spec)
     spec = _with_agent(home, spec, prompt)
     if not spec.command or not all(isinstance(word, str) and word and "\0" not in word for word in spec.command[:1]):
         raise Invalid("there is no command to run", hint="aw run ID -- COMMAND ARGUMENTS")
@@ -294,7 +304,8 @@ class Runner:
             order = pipe.read()
         if order:  # else there was no run after all
             run_id, caller = json.loads(order)
-            supervise(home.acting_as(Caller(**caller)), run_id)
+            # The runner is ours, whoever it works for.
+            supervise(home.acting_as(Caller(**caller).replace(agent_of=None)), run_id)
 
     def start(self, home: Home, run_id: str) -> int:
         """Let it begin; gives its process id."""
@@ -569,16 +580,18 @@ def _record_end(home: Home, run_id: str, state: str, **fields: Any) -> None:
 def get(home: Home, run_id: str) -> Run:
     """The run of this id, or RunNotFound."""
     record = home.log.get("run", run_id)
-    if record is None:
+    if record is None or home.caller.agent_of not in (None, "", record["workspace_id"]):
         raise RunNotFound(f"there is no run {run_id}", hint="aw runs lists them")
     return Run(**record)
 
 
 def runs(home: Home, workspace_id: str | None = None) -> list[Run]:
-    """The runs of one workspace or of all, oldest first."""
+    """The runs of one workspace or of all, oldest first; an agent sees those of its own."""
+    workspace_id = workspace_id or home.caller.agent_of or None
     if workspace_id is None:
         return [Run(**record) for record in home.log.find_all("run")]
     wanted = show.normal_id(workspace_id)
+    show.check_reach(home, wanted)
     task = wanted.partition("/")[0]
     return [Run(**record) for record in home.log.find_all("run", task=task) if record["workspace_id"] == wanted]
 

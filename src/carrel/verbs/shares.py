@@ -36,7 +36,7 @@ def check(home: Home, config: Config) -> None:
     """Refuse directories of the host that are not there, hold our own files, or are not the caller's to name."""
     for share in config.shares:
         if share.path is not None:
-            if home.caller.actor_id != OWNER:
+            if home.caller.actor_id != OWNER or home.caller.agent_of is not None:
                 raise PolicyDenied(f"share {share.name} names a directory of the host", hint="leave out its path")
             _host_directory(home, share)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from carrel.errors import Conflict, WorkspaceNotFound
+from carrel.errors import Conflict, Forbidden, WorkspaceNotFound
 from carrel.model.names import format_id, parse_id
+from carrel.model.policy import CAREFUL, parse_policy
 from carrel.model.workspace import Workspace
 
 TYPE_CHECKING = False
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from carrel.home import Home
     from carrel.model.names import WorkspaceId
+    from carrel.model.policy import Policy
 
 
 def normal_id(text: str) -> WorkspaceId:
@@ -20,9 +22,23 @@ def normal_id(text: str) -> WorkspaceId:
 
 
 def find(home: Home, workspace_id: str) -> Workspace | None:
-    """The live workspace of this id, or None."""
-    record = home.log.find_live("workspace", normal_id(workspace_id))
+    """The live workspace of this id, or None. Forbidden for an agent of another one, whether it is there or not."""
+    wanted = normal_id(workspace_id)
+    check_reach(home, wanted)
+    record = home.log.find_live("workspace", wanted)
     return Workspace(**record) if record else None
+
+
+def check_reach(home: Home, workspace_id: str) -> None:
+    """Refuse an agent that was given another workspace; it does not learn which ones there are."""
+    own = home.caller.agent_of
+    if own and workspace_id != own:
+        raise Forbidden(f"this agent has {own} and no other workspace", hint="ask the owner")
+
+
+def policy_of(workspace: Workspace) -> Policy:
+    """What agents may do in the workspace."""
+    return parse_policy(workspace.policy) if workspace.policy else CAREFUL
 
 
 def find_last(home: Home, workspace_id: str) -> Workspace | None:
@@ -88,3 +104,9 @@ def list_all(home: Home, *, task: str | None = None, gone: bool = False) -> list
     """The workspaces, oldest first; `gone` adds those that were destroyed."""
     records = home.log.find_all("workspace", task=task, live_only=not gone)
     return [Workspace(**record) for record in records if record["state"] != "aborted"]
+
+
+def within_reach(home: Home, workspaces: list[Workspace]) -> list[Workspace]:
+    """Those that the caller may know of."""
+    own = home.caller.agent_of
+    return [workspace for workspace in workspaces if workspace.id == own] if own else workspaces

@@ -28,8 +28,12 @@ def snapshot(home: Home, workspace_id: str, *, label: str = "") -> Snapshot:
         return keep(home, refuse_unready(show.by_uid(home, workspace.uid)), cause="manual", label=label)
 
 
-def keep(home: Home, workspace: Workspace, *, cause: str, label: str = "", live: bool | None = None) -> Snapshot:
-    """Keep the state; the caller holds the workspace, and says if it knows whether somebody may be writing."""
+def keep(
+    home: Home, workspace: Workspace, *, cause: str, label: str = "", live: bool | None = None, once: bool = False
+) -> Snapshot:
+    """Keep the state; the caller holds the workspace, and says if it knows whether somebody may be writing.
+
+    With `once` the last snapshot will do if nothing has changed since."""
     from carrel.snapshots.take import take
 
     current = show.by_uid(home, workspace.uid)  # an apply beside a run may have moved on what its states lie on
@@ -43,6 +47,9 @@ def keep(home: Home, workspace: Workspace, *, cause: str, label: str = "", live:
             previous=current.last_root,
             live=is_live(home, workspace) if live is None else live,
         )
+        kept = home.log.get("snapshot", current.last_snapshot) if once and taken.root == current.last_root else None
+        if kept is not None:
+            return _snapshot(kept)
         fact = SnapshotTaken(
             workspace_id=workspace.id,
             agent_id=workspace.agent_id,

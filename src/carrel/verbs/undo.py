@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from carrel.model.event import Event
 
 
+CHANGES = ("restore", "apply", "change")  # of what a workspace or its origin holds
+
+
 def operations(home: Home) -> list[Operation]:
     """What was done, newest first."""
     records = home.log.find_all("operation")
@@ -33,7 +36,7 @@ def undo(home: Home, operation_id: str | None = None) -> tuple[Operation, list[W
     nothing is changed then.
     """
     operation = _choose(home, operation_id)
-    if operation.kind in ("restore", "apply") or operation.changed:
+    if operation.kind in CHANGES or operation.changed:
         return operation, [_undo_change(home, operation)]
     workspaces = _left_of(home, operation)
     for workspace in workspaces:
@@ -65,22 +68,30 @@ def _undo_change(home: Home, operation: Operation) -> Workspace:
             f"workspace {workspace.id} is {workspace.state}: what was done in it cannot be undone now",
             hint="aw trash restore brings it back first" if workspace.state == "destroyed" else "aw ops",
         )
+    if operation.kind == "change":
+        _bring_back(home, workspace, operation, operation.places)
+        return show.by_uid(home, workspace.uid)
     event = _event_of(home, operation)
     data: dict[str, Any] = event.event_data
     if event.event_type == "snapshot_restored":
-        from carrel.verbs.restore import restore
-
-        if not home.log.get("snapshot", data["before"]):
-            raise Conflict(
-                f"the state before {operation.operation_id} is not kept any more",
-                hint="it is kept for workspaces.trash_days; aw snapshots lists what there is",
-            )
-        restore(home, workspace.id, data["before"], data["paths"], undoes=operation.operation_id)
+        _bring_back(home, workspace, operation, data["paths"])
     else:
         from carrel.verbs.apply import take_back
 
         take_back(home, workspace, operation.operation_id, data)
     return show.by_uid(home, workspace.uid)
+
+
+def _bring_back(home: Home, workspace: Workspace, operation: Operation, paths: list[str]) -> None:
+    """Restore what was there before, in these paths or everywhere."""
+    from carrel.verbs.restore import restore
+
+    if not home.log.get("snapshot", operation.before):
+        raise Conflict(
+            f"the state before {operation.operation_id} is not kept any more",
+            hint="it is kept for workspaces.trash_days; aw snapshots lists what there is",
+        )
+    restore(home, workspace.id, operation.before, paths, undoes=operation.operation_id)
 
 
 def _event_of(home: Home, operation: Operation) -> Event:
@@ -113,7 +124,7 @@ def _left_of(home: Home, operation: Operation) -> list[Workspace]:
 def _choose(home: Home, operation_id: str | None) -> Operation:
     if operation_id is None:
         for candidate in operations(home):
-            if candidate.kind not in ("destroy", "restore", "apply") or candidate.undone_by:
+            if candidate.kind not in ("destroy", *CHANGES) or candidate.undone_by:
                 continue
             # What a sweep has taken cannot come back, and does not keep older things from coming back.
             if candidate.kind != "destroy":

@@ -1,0 +1,234 @@
+"""Decide what agents ask for: one by one, or all that is of a kind; and look at what is asked.
+
+Whoever is first decides, and a second one is told who was. A decision is recorded also if nobody waits for it any more:
+the next identical attempt finds it, until its time is over.
+"""
+
+from __future__ import annotations
+
+import time
+
+from carrel.errors import (
+    ApprovalDecided,
+    ApprovalExpired,
+    CarrelError,
+    FileChanged,
+    InvalidUsage,
+    WrongStatus,
+)
+from carrel.model import event as events
+from carrel.model.approval import Approval
+from carrel.model.policy import Rule, matches, with_rule
+from carrel.verbs import show
+from carrel.verbs.ask import expire, get, names, previews_path, read_preview, void
+from carrel.verbs.permit import refuse_agents
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from carrel.home import Home
+    from carrel.model.value import Value
+    from carrel.model.workspace import Workspace
+
+DAY = 86400.0
+_OF_FILES = ("read", "write", "overwrite", "delete", "move")
+
+
+def approvals(home: Home, workspace_id: str | None = None, *, every: bool = False) -> list[Approval]:
+    """What is asked and not decided, oldest first; `every` adds what was decided, used or not answered."""
+    if workspace_id is None and home.caller.agent_of:
+        workspace_id = home.caller.agent_of
+    task = None
+    if workspace_id is not None:
+        workspace_id = show.normal_id(workspace_id)
+        show.check_reach(home, workspace_id)
+        task = workspace_id.partition("/")[0]
+    found = [Approval(**record) for record in home.log.find_all("approval", task=task, live_only=not every)]
+    if workspace_id is not None:
+        found = [each for each in found if each.workspace_id == workspace_id]
+    overdue = {each.id for each in found if each.state in ("open", "granted") and expire(home, each)}
+    current = [get(home, each.id) if each.id in overdue else each for each in found]
+    return [each for each in current if every or each.state == "open"]
+
+
+def preview(home: Home, approval_id: str) -> str:
+    """What a request would do, as text; it is kept for the days of the trash."""
+    found = get(home, approval_id)
+    content = read_preview(home, found.id)
+    return f"the preview of {found.id} is not here any more\n" if content is None else content.decode(errors="replace")
+
+
+def approve(home: Home, approval_ids: Sequence[str], *, comment: str = "") -> list[Approval]:
+    """Say yes to requests, each to exactly what it asks and once."""
+    refuse_agents(home, "to approve")
+    found = [_undecided(home, approval_id) for approval_id in approval_ids]
+    return [_grant(home, each, comment) for each in found]
+
+
+def deny(home: Home, approval_ids: Sequence[str], *, comment: str = "") -> list[Approval]:
+    """Say no to requests."""
+    refuse_agents(home, "to deny")
+    found = [_undecided(home, approval_id) for approval_id in approval_ids]
+    return [_deny(home, each, comment) for each in found]
+
+
+def approve_all(
+    home: Home,
+    *,
+    workspace_id: str | None = None,
+    run_id: str | None = None,
+    operations: Sequence[str] = (),
+    paths: Sequence[str] = (),
+    also_later: bool = False,
+    comment: str = "",
+) -> list[Approval]:
+    """Say yes to every open request of a workspace or a run, if it is one of these operations, in these paths; with
+    `also_later` to what follows there too, by a rule of the policy that stands before all others."""
+    refuse_agents(home, "to approve")
+    workspace = _where(home, workspace_id, run_id)
+    if also_later:
+        if workspace is None:
+            raise InvalidUsage("what may be done later has to be said of one workspace or run", hint="--run or --id")
+        rule = Rule(outcome="allow", operations=list(operations), paths=list(paths), run=run_id or "")
+        change_policy(home, workspace, with_rule(show.policy_of(workspace), rule).stated(), comment or rule.text())
+    return _each(home, _matching(home, workspace, run_id, operations, paths), _grant, comment)
+
+
+def deny_all(
+    home: Home,
+    *,
+    workspace_id: str | None = None,
+    run_id: str | None = None,
+    operations: Sequence[str] = (),
+    paths: Sequence[str] = (),
+    comment: str = "",
+) -> list[Approval]:
+    """Say no to every open request of a workspace or a run, if it is one of these operations, in these paths."""
+    refuse_agents(home, "to deny")
+    workspace = _where(home, workspace_id, run_id)
+    return _each(home, _matching(home, workspace, run_id, operations, paths), _deny, comment)
+
+
+def _where(home: Home, workspace_id: str | None, run_id: str | None) -> Workspace | None:
+    if run_id is not None:
+        from carrel.verbs.run import get as get_run
+
+        return show.by_uid(home, get_run(home, run_id).uid)
+    return show.get(home, workspace_id) if workspace_id is not None else None
+
+
+def _matching(
+    home: Home, workspace: Workspace | None, run_id: str | None, operations: Sequence[str], paths: Sequence[str]
+) -> list[Approval]:
+    return [
+        each
+        for each in approvals(home, workspace.id if workspace is not None else None)
+        if (run_id is None or each.run_id == run_id)
+        and (not operations or each.operation in operations)
+        and (not paths or any(matches(pattern, each.place) for pattern in paths))
+    ]
+
+
+def _each(home: Home, found: list[Approval], decide: object, comment: str) -> list[Approval]:
+    done = []
+    for each in found:
+        try:
+            done.append(decide(home, each, comment))  # type: ignore[operator]
+        except (ApprovalDecided, ApprovalExpired, FileChanged):
+            continue  # somebody was quicker, or it is about something that is gone
+    return done
+
+
+def _undecided(home: Home, approval_id: str) -> Approval:
+    found = get(home, approval_id)
+    if found.state == "open" and expire(home, found):
+        found = get(home, approval_id)
+    if found.state != "open":
+        raise _decided(found)
+    return found
+
+
+def _decided(found: Approval) -> CarrelError:
+    if found.state == "expired" and not found.decided_by:
+        return ApprovalExpired(f"the time to decide {found.id} is over", hint="it can be asked again")
+    by = f", decided by {found.decided_by}" if found.decided_by else ""
+    said = f": {found.comment}" if found.comment else ""
+    return ApprovalDecided(
+        f"{found.id} is {found.state} already{by}{said}",
+        hint="aw approvals --all lists what was decided",
+        details={"state": found.state, "decided_by": found.decided_by, "comment": found.comment},
+    )
+
+
+def _grant(home: Home, approval: Approval, comment: str) -> Approval:
+    workspace = show.by_uid(home, approval.uid)
+    if _is_stale(home, workspace, approval):
+        void(home, approval.id, "the content changed before it was decided")
+        raise FileChanged(
+            f"{approval.path} is not what it was when {approval.id} was asked: nothing was approved",
+            hint="the agent asks again, for what is there now",
+            details={"approval_id": approval.id},
+        )
+    lasts = show.policy_of(workspace).approval_timeout_seconds
+    return _record(
+        home, events.ApprovalGranted(**names(approval), comment=comment, expires_at=time.time() + lasts), approval
+    )
+
+
+def _deny(home: Home, approval: Approval, comment: str) -> Approval:
+    return _record(home, events.ApprovalDenied(**names(approval), comment=comment), approval)
+
+
+def _record(home: Home, fact: Value, approval: Approval) -> Approval:
+    try:
+        home.record(approval.task_id, fact)
+    except WrongStatus:
+        raise _decided(get(home, approval.id)) from None
+    return get(home, approval.id)
+
+
+def _is_stale(home: Home, workspace: Workspace, approval: Approval) -> bool:
+    """Whether the files that a request is about are not what they were; one that is elsewhere is judged when used."""
+    of_one = approval.operation in _OF_FILES and approval.place != "."
+    if not of_one or workspace.home != home.id or workspace.state != "ready":
+        return False
+    from carrel.verbs.files import fingerprint
+
+    places = [approval.place]
+    if approval.operation == "move":
+        places.append(approval.to.removeprefix(show.public_mount(home, workspace)).lstrip("/"))
+    try:
+        now = ":".join(filter(None, (fingerprint(home, workspace.id, place) for place in places)))
+    except (CarrelError, OSError):
+        return True
+    return now != approval.digest_before
+
+
+# -- the policy --------------------------------------------------------------------------------------------------------
+
+
+def change_policy(home: Home, workspace: Workspace, policy: dict[str, object], reason: str) -> None:
+    """Let other rules hold for a workspace from now on."""
+    refuse_agents(home, "to change a policy")
+    with home.hold(workspace.id):
+        home.record(workspace.task_id, events.PolicyChanged(**workspace.names(), policy=policy, reason=reason))
+
+
+def drop_old_previews(home: Home, now: float) -> int:
+    """Forget the previews of what was decided and is older than the trash; gives how many."""
+    import os
+
+    limit = now - home.settings.workspaces.trash_days * DAY
+    dropped = 0
+    try:
+        found = os.listdir(previews_path(home))
+    except FileNotFoundError:
+        return 0
+    for name in found:
+        path = f"{previews_path(home)}/{name}"
+        record = home.log.get("approval", name)
+        if os.stat(path).st_mtime < limit and (record is None or record["state"] not in ("open", "granted")):
+            os.unlink(path)
+            dropped += 1
+    return dropped

@@ -1,0 +1,208 @@
+"""Put a question to a person, wait for the answer, and use it once.
+
+    approval_requested → approval_granted | approval_denied | approval_expired → approval_used
+
+The question is an event; what it would do is shown by a preview that lies beside the log, closed to others, because
+events hold no content. Who asks the same again joins the question that is open. An answer is followed in the log, so
+that it does not matter which process gives it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+from carrel.errors import (
+    ApprovalDenied,
+    ApprovalExpired,
+    ApprovalNotFound,
+    ApprovalRequired,
+    WrongStatus,
+)
+from carrel.model import event as events
+from carrel.model.approval import DECISIONS, Approval
+from carrel.model.text import printable
+from carrel.store.log import LabelTaken
+from carrel.verbs import show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from carrel.home import Home
+    from carrel.model.approval import Request
+    from carrel.model.value import Value
+    from carrel.model.workspace import Workspace
+
+MAX_PREVIEW_BYTES = 4 << 20
+
+
+def get(home: Home, approval_id: str) -> Approval:
+    """The approval of this id, or ApprovalNotFound; an agent finds those of its own workspace."""
+    record = home.log.get("approval", approval_id) if approval_id.isascii() else None
+    if record is None or home.caller.agent_of not in (None, "", record["workspace_id"]):
+        raise ApprovalNotFound(f"there is no approval {approval_id}", hint="aw approvals lists them")
+    return Approval(**record)
+
+
+def find_live(home: Home, workspace: Workspace, request: Request) -> Approval | None:
+    """The question for exactly this request that is open, or whose grant nobody has used yet."""
+    record = home.log.find_live("approval", request.key(workspace.uid))
+    return None if record is None or expire(home, Approval(**record)) else Approval(**record)
+
+
+def spend(approval: Approval) -> Value:
+    """The fact that uses a grant up. It cannot be recorded twice, so of two who try one gets WrongStatus."""
+    return events.ApprovalUsed(**names(approval))
+
+
+def names(approval: Approval) -> dict[str, Any]:
+    """What every event about the approval names."""
+    _, _, agent = approval.workspace_id.partition("/")
+    return {
+        "workspace_id": approval.workspace_id,
+        "agent_id": agent,
+        "uid": approval.uid,
+        "approval_id": approval.approval_id,
+    }
+
+
+def ask(home: Home, workspace: Workspace, request: Request, rule: str, preview: bytes | None) -> Approval | None:
+    """The open question for this request: the one that somebody has put already, or else a new one with this preview;
+    None if there is no preview for it."""
+    while True:
+        found = find_live(home, workspace, request)
+        if found is not None or preview is None:
+            return found
+        approval_id = f"ask-{home.new_id()}"
+        fact = events.ApprovalRequested(
+            **workspace.names(),
+            **request.as_dict(),
+            approval_id=approval_id,
+            rule=rule,
+            key=request.key(workspace.uid),
+            home=home.id,
+            run_id=home.caller.run_id,
+            expires_at=time.time() + show.policy_of(workspace).approval_timeout_seconds,
+        )
+        keep_preview(home, approval_id, preview)  # first, so that whoever hears of the question can look at it
+        try:
+            home.log.append(workspace.task_id, [fact], home.caller)
+        except BaseException as error:
+            drop_preview(home, approval_id)
+            if not isinstance(error, LabelTaken):  # else the same was asked this instant
+                raise
+
+
+def wait(home: Home, approval: Approval, seconds: float) -> None:
+    """Return when it is granted. Raises ApprovalDenied, ApprovalExpired, or ApprovalRequired when the time is over."""
+    end = time.time() + seconds
+    seen = home.log.last_position()
+    while True:
+        approval = get(home, approval.id)
+        if approval.state == "granted":
+            return
+        if approval.state != "open":
+            raise _refusal(approval)
+        if not expire(home, approval):
+            if time.time() >= end:
+                raise _required(approval)
+            seen = _follow(home, approval, seen, min(end, approval.expires_at))
+
+
+def _follow(home: Home, approval: Approval, after: int, until: float) -> int:
+    """Return when something may have become of it, or when the time is over; gives how far the log was read."""
+    for event in home.log.follow(
+        after=after, stream=approval.task_id, types=DECISIONS, until=lambda: time.time() >= until
+    ):
+        after = event.position
+        if event.event_data["approval_id"] == approval.id:
+            break
+    return after
+
+
+def _required(approval: Approval) -> ApprovalRequired:
+    return ApprovalRequired(
+        f"somebody has to approve it first: {approval.operation} {printable(approval.path)}",
+        hint=f"aw approvals show {approval.id}, then aw approve {approval.id}; after that try the same again",
+        details={"approval_id": approval.id, "expires_at": approval.expires_at},
+    )
+
+
+def _refusal(approval: Approval) -> Exception:
+    details = {"approval_id": approval.id, "comment": approval.comment}
+    what = f"{approval.operation} {printable(approval.path)}"
+    said = f": {approval.comment}" if approval.comment else ""
+    if approval.state == "denied":
+        return ApprovalDenied(f"{approval.decided_by} did not approve {what}{said}", details=details)
+    if approval.state == "expired":
+        return ApprovalExpired(f"nobody approved {what} in time", hint="ask again", details=details)
+    return ApprovalExpired(f"the approval to {what} is {approval.state}", hint="ask again", details=details)
+
+
+def expire(home: Home, approval: Approval) -> bool:
+    """Write down that the time of a question or a grant is over, if it is; True if it is not good any more."""
+    if time.time() < approval.expires_at:
+        return False
+    end(home, approval, events.ApprovalExpired(**names(approval)))
+    return True
+
+
+def void(home: Home, approval_id: str, reason: str) -> None:
+    """Write down that an approval is for something that is not there any more."""
+    approval = get(home, approval_id)
+    end(home, approval, events.ApprovalVoided(**names(approval), reason=reason))
+
+
+def end(home: Home, approval: Approval, fact: Value) -> None:
+    """Write down an end that does not matter if somebody else was quicker to write down another."""
+    try:
+        home.record(approval.task_id, fact)
+    except WrongStatus:
+        return
+
+
+# -- previews ----------------------------------------------------------------------------------------------------------
+
+
+def previews_path(home: Home) -> str:
+    """Where the previews are."""
+    return f"{home.path}/approvals"
+
+
+def cut(pieces: Iterable[bytes]) -> bytes:
+    """As much as is kept of a preview."""
+    kept = bytearray()
+    for piece in pieces:
+        kept += piece
+        if len(kept) > MAX_PREVIEW_BYTES:
+            return bytes(kept[:MAX_PREVIEW_BYTES]) + b"\n[cut here: there is more than a preview shows]\n"
+    return bytes(kept)
+
+
+def keep_preview(home: Home, approval_id: str, preview: bytes) -> None:
+    """Write down what a request would do, for whoever decides."""
+    with suppress(FileExistsError):
+        os.mkdir(previews_path(home), 0o700)
+    path = f"{previews_path(home)}/{approval_id}"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(preview)
+
+
+def read_preview(home: Home, approval_id: str) -> bytes | None:
+    """What a request would do; None when that is not kept any more, or was never here."""
+    try:
+        with open(f"{previews_path(home)}/{approval_id}", "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def drop_preview(home: Home, approval_id: str) -> None:
+    """Forget what a request would have done."""
+    try:
+        os.unlink(f"{previews_path(home)}/{approval_id}")
+    except FileNotFoundError:
+        return

@@ -1,0 +1,108 @@
+"""Whether a command may be run, and whether files of the workspace can be executed by it.
+
+The owner's command is its own approval. An agent's is judged: as `execute`, and as `network` too if it wants more of
+that than runs have anyway. Where the policy denies `execute`, agents start nothing, and in a run of the owner's no file
+of the workspace can be executed, which the sandbox enforces.
+"""
+
+from __future__ import annotations
+
+import json
+
+from carrel.errors import SandboxUnavailable
+from carrel.model.approval import Request
+from carrel.model.digest import sha256
+from carrel.model.policy import AGENT, decide, strictest
+from carrel.model.text import printable
+from carrel.verbs import show
+from carrel.verbs.permit import is_agent, refuse_agents
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from carrel.home import Home
+    from carrel.model.workspace import Workspace
+    from carrel.verbs.permit import Gate
+    from carrel.verbs.run import RunSpec
+
+_LIMITS = ("timeout_seconds", "memory_mb", "processes", "file_mb", "output_mb")
+_MAX_FILES = 64  # words of a command that are looked at
+
+
+def refuse_reaching_out(home: Home, spec: RunSpec) -> RunSpec:
+    """Refuse what an agent may not ask for: the host's files, no sandbox, somebody's agent; limits only get lower."""
+    if not is_agent(home):
+        return spec
+    if spec.sandbox == "none":
+        refuse_agents(home, "to run without a sandbox")
+    if spec.read_only or spec.read_write or spec.tools:
+        refuse_agents(home, "to show a run other directories of the host")
+    if spec.agent is not None:
+        refuse_agents(home, "to start an agent of the settings")
+    sandbox = home.settings.sandbox
+    lower = {}
+    for name in _LIMITS:
+        wanted, most = getattr(spec, name), getattr(sandbox, name)
+        if wanted is not None and most is not None:
+            lower[name] = min(wanted, most)
+    return spec.replace(**lower)
+
+
+def permit_run(home: Home, gate: Gate, workspace: Workspace, spec: RunSpec) -> RunSpec:
+    """The spec of a command that may be run, with what the policy says about executing; steps back to ask else."""
+    if gate.judges:
+        decision = gate.decide(workspace, "execute")
+        if spec.network not in (None, "none", home.settings.sandbox.network):
+            decision = strictest([decision, gate.decide(workspace, "network")])
+        files = list(_files_of(home, workspace, spec))
+        request = Request(
+            operation="execute",
+            place=".",
+            path=" ".join(spec.command),
+            to=spec.network or "none",
+            digest_before=_digest(files) if files else "",
+            digest_after=_digest([spec.command, spec.network, spec.environment, spec.prompt, spec.sandbox]),
+        )
+        verdict = gate.whole(workspace, request, decision, lambda: _preview(spec, files))
+        if verdict.facts:
+            home.record(workspace.task_id, *verdict.facts)
+    executable = decide(show.policy_of(workspace), AGENT, "execute", run=home.caller.run_id).outcome != "deny"
+    if not executable and spec.sandbox == "none":
+        raise SandboxUnavailable(
+            f"the policy of {workspace.id} denies execute, and without a sandbox nothing enforces that",
+            hint="leave out --sandbox none, or aw policy set changes the policy",
+        )
+    return spec.replace(executable=executable)
+
+
+def _files_of(home: Home, workspace: Workspace, spec: RunSpec) -> Iterable[tuple[str, str]]:
+    """The words of the command that name files of the workspace, with their fingerprints: what is approved is what
+    is run."""
+    from carrel.errors import CarrelError
+    from carrel.verbs.files import fingerprint
+
+    public = show.public_mount(home, workspace).rstrip("/")
+    for word in spec.command[:_MAX_FILES]:
+        place = word.removeprefix(f"{public}/") if word.startswith(f"{public}/") else f"work/{word.removeprefix('./')}"
+        if word.startswith("/") and not word.startswith(f"{public}/"):
+            continue
+        try:
+            found = fingerprint(home, workspace.id, place)
+        except (CarrelError, OSError):
+            continue
+        if found and not found.startswith("tree:"):
+            yield word, found
+
+
+def _preview(spec: RunSpec, files: list[tuple[str, str]]) -> Iterable[bytes]:
+    yield f"run {' '.join(map(printable, spec.command))}\n".encode()
+    yield f"network: {printable(spec.network or 'none')}\n".encode()
+    for name in sorted(spec.environment):
+        yield f"environment: {printable(name)}={printable(spec.environment[name])}\n".encode()
+    for word, digest in files:
+        yield f"file: {printable(word)} {digest}\n".encode()
+
+
+def _digest(value: object) -> str:
+    return sha256(json.dumps(value).encode()).hexdigest()

@@ -1,0 +1,331 @@
+"""The gate: what an agent asks for is judged by the workspace's policy, on the facts, right before it happens.
+
+    judge → allow: go on · deny: PolicyDenied · ask: is there a grant? spend it and go on; else step back, ask a person,
+    wait for as long as the caller wants to, and try again
+
+The judgement comes last, when the place and the content are known and cannot be swapped any more. A grant is for one
+place, and for the digests of what is there and of what shall be: if either is another one by now, it does not fit, and
+the question is put anew. Before something is taken away by an agent its state is kept, so that a mistake, also an
+approved one, can be undone.
+
+The owner passes at no cost. A verb that is not in `AGENTS_MAY` is the owner's alone, also one that is new.
+"""
+
+from __future__ import annotations
+
+import time
+
+from carrel.errors import FileChanged, Forbidden, PolicyDenied
+from carrel.model.approval import Request
+from carrel.model.policy import AGENT, asks_for_content, decide, differs_below, strictest
+from carrel.verbs import show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any, Never, TypeVar
+
+    from carrel.home import Home
+    from carrel.model.policy import Decision, Policy
+    from carrel.model.value import Value
+    from carrel.model.workspace import Workspace
+    from carrel.system.entry import Held
+    from carrel.verbs.files import Spot
+
+    Result = TypeVar("Result")
+    Preview = Callable[[], Iterable[bytes]]
+
+# Verbs that an agent may call: about its own workspace, and under the policy of that. No other is open to it.
+AGENTS_MAY = frozenset(
+    {
+        *("get", "exists", "list", "create", "destroy", "fork"),
+        *("run", "run_kept", "get_run", "runs", "wait", "stop", "output", "why"),
+        *("snapshot", "snapshots", "restore", "diff", "status", "apply", "session"),
+        *("read_file", "read_text", "write_file", "edit_file", "delete_file", "move_file", "make_directory"),
+        *("list_files", "tree", "tree_json", "list_directory", "list_paths", "stat_file", "search_names"),
+        *("search_text", "resolve", "adapt_prompt"),
+        *("open_file", "tar_files", "read_output", "public_mount", "usage"),
+        *("events", "follow", "last_position", "messages", "get_message", "send_message"),
+        *("approvals", "get_approval", "preview", "policy", "judge"),
+        *("acting_as", "close", "let_go"),
+    }
+)
+_TRIES = 5  # of a change to what somebody else is changing all the time
+
+
+def close_to_agents(verbs: object) -> None:
+    """Put a refusal in the place of every verb that agents may not call."""
+    for name in dir(type(verbs)):
+        if not name.startswith("_") and name not in AGENTS_MAY:
+            verbs.__dict__[name] = _refusal(name)
+
+
+def _refusal(name: str) -> Callable[..., Never]:
+    def refuse(*_: object, **__: object) -> Never:
+        raise Forbidden(f"{name} is for the owner, not for an agent", hint="ask the owner")
+
+    return refuse
+
+
+def is_agent(home: Home) -> bool:
+    """Whether the policy judges who is calling."""
+    return home.caller.agent_of is not None
+
+
+def refuse_agents(home: Home, what: str) -> None:
+    """Refuse what only the owner may ask for."""
+    if is_agent(home):
+        raise Forbidden(f"{what} is for the owner, not for an agent", hint="ask the owner")
+
+
+def refuse_confined(home: Home, what: str) -> None:
+    """Refuse what an agent that was given one workspace may not ask for."""
+    if home.caller.agent_of:
+        raise Forbidden(f"{what} is not for an agent of one workspace", hint="ask the owner")
+
+
+def hand_down(home: Home, agent_of: str | None) -> str | None:
+    """Whom a caller may act for: an agent stays one, and gets no other workspace than it has."""
+    own = home.caller.agent_of
+    if own is None or own == agent_of or (own == "" and agent_of is not None):
+        return agent_of if agent_of in (None, "") else show.normal_id(str(agent_of))
+    raise Forbidden("an agent cannot act for anybody else", hint="ask the owner")
+
+
+class Verdict:
+    """That it may be done: facts to be written down together with it, and what a change of files says of itself."""
+
+    def __init__(self, facts: Sequence[Value] = (), change: dict[str, Any] | None = None) -> None:
+        self.facts = tuple(facts)
+        self.change = change or {}
+
+
+_FREE = Verdict()
+
+
+class Gate:
+    """The owner's: always open."""
+
+    judges = False
+
+    def file(self, spot: Spot, operation: str, held: Held, **_: Any) -> Verdict:
+        """Let somebody do something to one file or directory."""
+        return _FREE
+
+    def whole(self, workspace: Workspace, request: Request, decision: Decision, preview: Preview) -> Verdict:
+        """Let somebody do something to a workspace; what the policy says to it, the caller has asked already."""
+        return _FREE
+
+    def decide(self, workspace: Workspace, operation: str, paths: Iterable[str] = (".",)) -> Decision:
+        """What the policy says to all of these paths together; raises PolicyDenied."""
+        return decide(show.policy_of(workspace), "owner", operation)
+
+    def readable(self, workspace: Workspace) -> Callable[[str], bool] | None:
+        """Which paths of the workspace may be read without asking; None is all of them."""
+        return None
+
+
+_OPEN = Gate()
+
+
+def judged(home: Home, act: Callable[[Gate], Result]) -> Result:
+    """Do something under the policy; `act` asks the gate at the last moment, and may be called several times."""
+    if home.caller.agent_of is None:
+        return act(_OPEN)
+    judge = Judge(home)
+    while True:
+        try:
+            return act(judge)
+        except _Asked as asked:
+            judge.wait_for(asked)
+        except _Unkept as unkept:
+            judge.keep(unkept.workspace)
+
+
+class _Asked(Exception):
+    """Steps back from something that has not happened: a person has to be asked first."""
+
+    def __init__(self, workspace: Workspace, request: Request, rule: str, preview: bytes | None) -> None:
+        self.workspace = workspace
+        self.request = request
+        self.rule = rule
+        self.preview = preview  # None if the same is being asked already
+
+
+class _Unkept(Exception):
+    """Steps back from taking away something that is in no kept state yet."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+
+
+class Judge(Gate):
+    """An agent's gate, for one call of a verb."""
+
+    judges = True
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._until = time.monotonic() + home.caller.wait_seconds
+        self._waited_for = ""  # the approval that this call waits for or has got
+        self._tries = 0
+
+    # -- what the policy says ------------------------------------------------------------------------------------------
+
+    def decide(self, workspace: Workspace, operation: str, paths: Iterable[str] = (".",)) -> Decision:
+        policy = show.policy_of(workspace)
+        return self._allowed(
+            operation, strictest(self._decide(policy, operation, path) for path in paths), workspace.id
+        )
+
+    def _decide(
+        self, policy: Policy, operation: str, path: str, size: int | None = None, binary: bool | None = None
+    ) -> Decision:
+        return decide(policy, AGENT, operation, path, size=size, binary=binary, run=self._home.caller.run_id)
+
+    def readable(self, workspace: Workspace) -> Callable[[str], bool] | None:
+        policy = show.policy_of(workspace)
+        if policy.defaults["read"] == "allow" and all(
+            rule.outcome == "allow" or (rule.operations and "read" not in rule.operations) for rule in policy.rules
+        ):
+            return None
+        return lambda path: self._decide(policy, "read", path).outcome == "allow"
+
+    def _allowed(self, operation: str, decision: Decision, where: str) -> Decision:
+        if decision.outcome == "deny":
+            raise PolicyDenied(
+                f"the policy does not let an agent {operation} {where}",
+                hint=f"it says {decision.rule}",
+                details={"operation": operation, "rule": decision.rule},
+            )
+        return decision
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def file(
+        self,
+        spot: Spot,
+        operation: str,
+        held: Held,
+        *,
+        size: int | None = None,
+        after: str = "",
+        start: Callable[[], bytes | None] | None = None,
+        content: Callable[[], bytes | None] | None = None,
+        to: Held | None = None,
+        **_: Any,
+    ) -> Verdict:
+        """Judge by where it is really done; `content` gives what shall be there, `start` the beginning of it."""
+        workspace, policy = spot.workspace, show.policy_of(spot.workspace)
+        place = spot.place(held)
+        looks = start or held.start
+        binary = _is_binary(looks()) if asks_for_content(policy, operation) else None
+        decisions = [self._decide(policy, operation, place, size, binary)]
+        decisions += self._below(policy, operation, place, held, decisions[0])
+        if to is not None:
+            onto = "overwrite" if to.exists() else "write"
+            there = spot.place(to)
+            decisions.append(self._decide(policy, onto, there, size, binary))
+            decisions += self._below(policy, onto, there, held, decisions[-1])
+        decision = self._allowed(operation, strictest(decisions), spot.root.public(held.path))
+        facts: tuple[Value, ...] = ()
+        if decision.outcome == "ask":
+            request = Request(
+                operation=operation,
+                place=place,
+                path=spot.root.public(held.path),
+                to=spot.root.public(to.path) if to is not None else "",
+                digest_before=_before(held, to),
+                digest_after=after,
+                size=size or 0,
+            )
+
+            def preview() -> Iterable[bytes]:
+                from carrel.verbs.preview import of_file
+
+                return of_file(request, held, to, content)
+
+            facts = self._granted(workspace, request, decision, preview)
+        return Verdict(facts, self._kept(spot, operation, [held] if to is None else [held, to]))
+
+    def _below(self, policy: Policy, operation: str, place: str, held: Held, decision: Decision) -> list[Decision]:
+        """What the policy says to what is inside a directory, if that may be more than it says to the directory."""
+        if operation not in ("delete", "move", "write", "overwrite") or not differs_below(
+            policy, operation, decision.outcome
+        ):
+            return []
+        if not held.exists():
+            return []
+        return [self._decide(policy, operation, f"{place}/{path}", size) for path, size in held.listing()]
+
+    # -- workspaces ----------------------------------------------------------------------------------------------------
+
+    def whole(self, workspace: Workspace, request: Request, decision: Decision, preview: Preview) -> Verdict:
+        if decision.outcome == "allow":
+            return _FREE
+        return Verdict(self._granted(workspace, request, decision, preview))
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    def _granted(
+        self, workspace: Workspace, request: Request, decision: Decision, preview: Preview
+    ) -> tuple[Value, ...]:
+        """The fact that spends the grant for this request; steps back if there is none."""
+        from carrel.verbs import ask
+
+        found = ask.find_live(self._home, workspace, request)
+        if found is not None and found.state == "granted":
+            return (ask.spend(found),)
+        # Made now, while what it shows is held open.
+        shown = ask.cut(preview()) if found is None else None
+        raise _Asked(workspace, request, decision.rule, shown)
+
+    def wait_for(self, asked: _Asked) -> None:
+        """Ask, and come back when it is granted; raises what the caller has to know otherwise."""
+        from carrel.verbs import ask
+
+        approval = ask.ask(self._home, asked.workspace, asked.request, asked.rule, asked.preview)
+        if approval is None:  # what we wanted to join has just ended
+            return
+        if self._waited_for and self._waited_for != approval.id:
+            # What was granted does not fit any more: somebody changed what it was for.
+            ask.void(self._home, self._waited_for, "the content changed before it could be used")
+        self._waited_for = approval.id
+        ask.wait(self._home, approval, max(0.0, self._until - time.monotonic()))
+
+    # -- keeping -------------------------------------------------------------------------------------------------------
+
+    def _kept(self, spot: Spot, operation: str, things: list[Held]) -> dict[str, Any]:
+        """How a change that takes something away can be taken back; steps back if that is not kept yet."""
+        if operation not in ("overwrite", "delete", "move"):
+            return {}
+        from carrel.verbs.kept import CANNOT, state_with
+
+        places = {spot.place(held): held for held in things}
+        before = state_with(self._home, spot.workspace, places, just_kept=self._tries > 0)
+        if before is None:
+            raise _Unkept(spot.workspace)
+        if before == CANNOT:
+            return {}
+        return {"operation_id": self._home.new_id(), "before": before, "places": list(places)}
+
+    def keep(self, workspace: Workspace) -> None:
+        """Keep the present state of the workspace."""
+        from carrel.verbs.snapshot import keep
+
+        self._tries += 1
+        if self._tries > _TRIES:
+            raise FileChanged(
+                f"somebody is changing {workspace.id} all the time", hint="wait for its runs, then try again"
+            )
+        with self._home.hold(workspace.id):
+            keep(self._home, show.by_uid(self._home, workspace.uid), cause="before_change", once=True)
+
+
+def _is_binary(data: bytes | None) -> bool | None:
+    return None if data is None else b"\0" in data
+
+
+def _before(held: Held, to: Held | None) -> str:
+    """The fingerprints of all that a change finds in place."""
+    return ":".join(filter(None, (each.fingerprint() for each in (held, to) if each is not None)))

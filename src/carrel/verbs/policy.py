@@ -1,0 +1,37 @@
+"""Look at what agents may do in a workspace, try it, and change it."""
+
+from __future__ import annotations
+
+from carrel.errors import Invalid
+from carrel.model.policy import AGENT, OPERATIONS, WITH_PATHS, Decision, Policy, decide, parse_policy
+from carrel.verbs import approve, show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from carrel.home import Home
+
+
+def policy(home: Home, workspace_id: str) -> Policy:
+    """The policy of a workspace, as it was when the workspace was made or as it was changed since."""
+    return show.policy_of(show.get(home, workspace_id))
+
+
+def judge(home: Home, workspace_id: str, operation: str, path: str = ".", *, size: int | None = None) -> Decision:
+    """What the policy would say to an agent."""
+    if operation not in OPERATIONS:
+        raise Invalid(f"there is no operation {operation!r}", hint=f"one of {', '.join(OPERATIONS)}")
+    workspace = show.get(home, workspace_id)
+    public = show.public_mount(home, workspace).rstrip("/")
+    place = path.removeprefix(f"{public}/") if operation in WITH_PATHS else "."
+    return decide(show.policy_of(workspace), AGENT, operation, place, size=size, run=home.caller.run_id)
+
+
+def change_policy(home: Home, workspace_id: str, given: str | Mapping[str, Any], *, reason: str = "") -> Policy:
+    """Let another policy hold from now on; what it does not say stays as it is."""
+    workspace = show.get(home, workspace_id)
+    wanted = parse_policy(given if isinstance(given, str) else dict(given), show.policy_of(workspace))
+    approve.change_policy(home, workspace, wanted.stated(), reason)
+    return wanted

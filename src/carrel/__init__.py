@@ -11,7 +11,9 @@ workspaces.undo()
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+from carrel.model.version import VERSION
+
+__version__ = VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -137,6 +137,12 @@ class RunNotFound(NotFound):
     code = "run_not_found"
 
 
+class ArchiveNotFound(NotFound):
+    """No archive has this name."""
+
+    code = "archive_not_found"
+
+
 class TemplateNotFound(NotFound):
     """No template has this name."""
 
@@ -417,6 +423,18 @@ class NotARepository(Invalid):
     code = "not_a_repository"
 
 
+class InvalidArchive(Invalid):
+    """Not an archive that Carrel wrote: something is in it that never is, or in another order."""
+
+    code = "invalid_archive"
+
+
+class ArchiveDamaged(Invalid):
+    """The archive is cut off, or its content is not what its digests say."""
+
+    code = "archive_damaged"
+
+
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
@@ -461,6 +479,13 @@ class TooMany(LimitExceeded):
     retryable = True
 
 
+class ArchiveTooLarge(LimitExceeded):
+    """The archive holds more than the settings allow."""
+
+    code = "archive_too_large"
+    http_status = 413
+
+
 class TimedOut(LimitExceeded):
     """It took longer than allowed."""
 
@@ -500,6 +525,12 @@ class ToolMissing(Unavailable):
     """A program that this needs is not installed."""
 
     code = "tool_missing"
+
+
+class BucketUnavailable(Unavailable):
+    """The object store does not answer, or does not want to."""
+
+    code = "bucket_unavailable"
 
 
 class StoreUnavailable(Unavailable):

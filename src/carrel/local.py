@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any, Self
 
+    from carrel.archives.read import Contents
     from carrel.model.approval import Approval
     from carrel.model.call import Call
     from carrel.model.change import Change, Diff
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from carrel.system.search import Found, Matches, Named
     from carrel.system.walk import Tree
     from carrel.verbs.apply import Applied
+    from carrel.verbs.archive import Archived, KnownArchive
     from carrel.verbs.attend import Conversation, Glance
     from carrel.verbs.doctor import Probe
     from carrel.verbs.download import Download
@@ -152,6 +154,13 @@ class Local:
                 raise InvalidSource("a fork cannot be made later: its parent goes on changing", hint="without lazy")
             more = dict(config or {})
             workspace = fork(self._home, spec.location, task, agent, snapshot=spec.snapshot, config=more, progress=said)
+        elif spec.kind == "archive":
+            from carrel.verbs.unarchive import unarchive
+
+            if lazy:
+                raise InvalidSource("an archive is read at once: it may be gone later", hint="without lazy")
+            location = spec.absolute(self._directory).location
+            workspace = unarchive(self._home, location, task, agent, config=dict(config or {}), progress=said)
         else:
             source = spec.absolute(self._directory).spec()
             workspace = create(self._home, task, agent, source=source, config=config, lazy=lazy, progress=said)
@@ -433,6 +442,32 @@ class Local:
         self._remember(made=[workspace.id for workspace in made])
         return made
 
+    def archive(
+        self,
+        id: str,
+        to: str | None = None,
+        *,
+        replace: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Archived:
+        from carrel.verbs.archive import archive
+
+        return archive(self._home, id, self._located(to), replace=replace, progress=progress)
+
+    def verify_archive(self, location: str, progress: Callable[[int, int], None] | None = None) -> Contents:
+        from carrel.verbs.archive import verify_archive
+
+        return verify_archive(self._home, self._located(location) or location, progress)
+
+    def archives(self) -> Sequence[KnownArchive]:
+        from carrel.verbs.archive import archives
+
+        return archives(self._home)
+
+    def _located(self, place: str | None) -> str | None:
+        """A path of the caller's, from the directory that it works in."""
+        return place if place is None or "://" in place else os.path.join(self._directory, place)
+
     # -- files --
 
     def read_file(self, id: str, path: str, *, start: int = 0, length: int | None = None) -> bytes:
@@ -614,6 +649,11 @@ class Local:
         from carrel.verbs.events import events
 
         return events(self._home, after=after, task=task, types=types, limit=limit)
+
+    def history(self, id: str) -> Iterator[Event]:
+        from carrel.verbs.events import history
+
+        return history(self._home, id)
 
     def follow(
         self,

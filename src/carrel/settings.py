@@ -58,6 +58,16 @@ class Workspaces(Value):
     sweep_every_hours: float | None = None  # while aw serve runs; null: only when somebody asks
     cleanup_on_shutdown: bool = False
     archive_workspaces: bool = False
+    archives_path: str | None = None  # null: <home>/archives; a directory or an s3:// URL
+
+
+class Archives(Value):
+    """What an archive that a workspace is made from may hold."""
+
+    max_gb: float = 100  # unpacked
+    max_files: int = 5_000_000
+    max_ratio: int = 1000  # how much may come out of one byte, after the first 64 MB
+    outside_links: bool = False  # whether links that lead out of the workspace are taken from archives of others
 
 
 class Sandbox(Value):
@@ -137,6 +147,7 @@ class Settings(Value):
     storage: Storage
     git: Git
     workspaces: Workspaces
+    archives: Archives
     sandbox: Sandbox
     policy: Policy
     files: Files
@@ -169,6 +180,7 @@ SECTIONS: dict[str, type[Value]] = {
     "storage": Storage,
     "git": Git,
     "workspaces": Workspaces,
+    "archives": Archives,
     "sandbox": Sandbox,
     "policy": Policy,
     "files": Files,
@@ -181,6 +193,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "sandbox.default": ("auto", "none", "bubblewrap", "vm"),
     **{f"policy.{key}": OUTCOMES for key in OPERATIONS},
 }
+_PATHS = ("storage.workspaces_path", "workspaces.archives_path")  # relative to the file that says them
 _FILE_NAMES = ("aw.yaml", "aw.toml")
 
 
@@ -227,6 +240,7 @@ _OWNERS_ONLY = {
     **{f"workspaces.{key}": () for key in Workspaces.__types__ if not key.startswith("default_")},
     "git.lfs_hosts": (),
     "git.lfs_max_mb": (),
+    **{f"archives.{key}": () for key in Archives.__types__},
 }
 # What it may say only if it asks for less than the owner allows; null is no limit.
 _ONLY_LESS = tuple(f"workspaces.{key}" for key in Workspaces.__types__ if key.startswith("default_"))
@@ -353,7 +367,7 @@ def _merge(
             if known is None or key not in known.__types__:
                 raise _unknown(section, key, where)
             converted = _convert(name, known.__types__[key], value, where)
-            if name == "storage.workspaces_path" and converted:
+            if name in _PATHS and converted and "://" not in converted:
                 converted = os.path.abspath(os.path.join(directory, os.path.expanduser(converted)))
             values.setdefault(section, {})[key] = converted
             origins[name] = where

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any, Protocol, Self
 
+    from carrel.archives.read import Contents
     from carrel.model.approval import Approval
     from carrel.model.change import Change, Diff
     from carrel.model.edit import Edit
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from carrel.system.search import Found, Matches, Named
     from carrel.system.walk import Tree
     from carrel.verbs.apply import Applied
+    from carrel.verbs.archive import Archived, KnownArchive
     from carrel.verbs.attend import Conversation, Glance
     from carrel.verbs.doctor import Probe
     from carrel.verbs.download import Download
@@ -192,6 +194,25 @@ if TYPE_CHECKING:
         ) -> Sequence[Workspace]:
             """Copy-on-write copies, whatever the size."""
 
+        def archive(
+            self,
+            id: str,
+            to: str | None = None,
+            *,
+            replace: bool = False,
+            progress: Callable[[int, int], None] | None = None,
+        ) -> Archived:
+            """Write a workspace with its states and history into one file, a directory or an `s3://` URL.
+
+            `create("archive:FILE")` brings it back, here or elsewhere. FileExists unless it may be replaced.
+            """
+
+        def verify_archive(self, location: str, progress: Callable[[int, int], None] | None = None) -> Contents:
+            """Read a whole archive and prove it, or raise what is wrong with it."""
+
+        def archives(self) -> Sequence[KnownArchive]:
+            """The archives that were written from here and still are where they were written to."""
+
         # -- files --
         def read_file(self, id: str, path: str, *, start: int = 0, length: int | None = None) -> bytes:
             """The bytes of a file, or a range of them."""
@@ -310,6 +331,9 @@ if TYPE_CHECKING:
             self, *, after: int = 0, task: str | None = None, types: Sequence[str] = (), limit: int | None = None
         ) -> Iterator[Event]:
             """What happened, after a position."""
+
+        def history(self, id: str) -> Iterator[Event]:
+            """What happened to a workspace before it came here in an archive."""
 
         def follow(
             self,

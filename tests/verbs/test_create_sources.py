@@ -220,20 +220,13 @@ def test_progress_is_for_terminals(home_path: str, origin: str) -> None:
 # -- the others --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "spec", ["archive:/x.tar", "ftp:x", "moon:/x", "overlay:", "clone:#x", "fork:", "template:../x"]
-)
+@pytest.mark.parametrize("spec", ["ftp:x", "moon:/x", "overlay:", "clone:#x", "fork:", "template:../x"])
 def test_a_source_that_is_none_is_refused_and_leaves_nothing(home_path: str, spec: str, capsys: object) -> None:
     aw = Aw(home_path, capsys)  # type: ignore[arg-type]
     answer = aw.json("create", "--id", "t/a", "--source", spec)
     assert answer.code == 2
     assert answer.error["code"] == "invalid_source"
     assert aw.ok("list", "--all") == []
-
-
-def test_an_archive_is_not_there_yet(workspaces: Local) -> None:
-    with pytest.raises(InvalidSource, match="archive: yet"):
-        workspaces.create("archive:/x.tar.gz")
 
 
 @pytest.mark.parametrize("kind", ["overlay", "folder", "worktree"])

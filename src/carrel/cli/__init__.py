@@ -27,6 +27,7 @@ GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
             "show": ("carrel.cli.lifecycle", "show one workspace"),
             "path": ("carrel.cli.lifecycle", "print where a workspace stands"),
             "destroy": ("carrel.cli.lifecycle", "move workspaces to the trash"),
+            "archive": ("carrel.cli.archive", "write a workspace into one file, or verify one"),
             "template": ("carrel.cli.template", "keep folders to begin with"),
             "open": ("carrel.cli.recent", "select a folder"),
             "recent": ("carrel.cli.recent", "list the folders that were selected"),

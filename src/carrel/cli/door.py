@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from itertools import pairwise
 
 from carrel.errors import CarrelError, InvalidUsage
@@ -156,6 +157,21 @@ class Door:
         """Show what is being done, on one line of a terminal that the next one replaces."""
         if not self.is_quiet and sys.stderr.isatty():
             print(f"\r\033[K{printable(text)}", end="" if text else "\r", file=sys.stderr, flush=True)
+
+    def bar(self, what: str) -> Callable[[int, int], None]:
+        """Something that shows how far a long step is; nothing for one that takes less than a second."""
+        started = shown = time.monotonic()
+
+        def show(done: int, total: int) -> None:
+            nonlocal shown
+            now = time.monotonic()
+            if now - started > 1 and now - shown > 0.1:
+                shown = now
+                part = min(done / max(total, 1), 1.0)
+                full = int(part * 30)
+                self.progress(f"{what} [{'#' * full}{'.' * (30 - full)}] {part:4.0%} of {size(total)}")
+
+        return show
 
     def fail(self, error: CarrelError) -> None:
         """Print an error as every door shows it."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 
 from carrel.cli.door import Command, to_json
+from carrel.errors import InvalidUsage
 from carrel.model.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from carrel.cli.door import Door
     from carrel.model.event import Event
@@ -21,11 +23,14 @@ def _events_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--type", action="append", default=[], metavar="T", help="only events of this type; repeatable")
     parser.add_argument("--after", type=int, metavar="N", help="only events after this position")
     parser.add_argument("--limit", type=int, metavar="N", help="at most this many")
+    parser.add_argument("--history", metavar="ID", help="what an archive brought: before the workspace came here")
 
 
 def _events(door: Door, args: argparse.Namespace) -> None:
     after = args.after or 0
-    if args.follow:
+    if args.history:
+        found = _history(door, args)
+    elif args.follow:
         found = door.workspaces.follow(after=after, task=args.task_id, types=args.type)
     else:
         found = door.workspaces.events(after=after, task=args.task_id, types=args.type, limit=args.limit)
@@ -33,6 +38,14 @@ def _events(door: Door, args: argparse.Namespace) -> None:
         print(to_json(event) if door.is_json else _line(event), flush=args.follow)
         if args.limit is not None and number >= args.limit:
             return
+
+
+def _history(door: Door, args: argparse.Namespace) -> Iterator[Event]:
+    if args.follow or args.task_id or args.after is not None:
+        raise InvalidUsage("--history does not go with --follow, --after or --task-id", hint="--type and --limit do")
+    for event in door.workspaces.history(args.history):
+        if not args.type or event.event_type in args.type:
+            yield event
 
 
 def _line(event: Event) -> str:
@@ -71,7 +84,8 @@ COMMANDS = {
     "events": Command(
         arguments=_events_arguments,
         run=_events,
-        examples="  aw events --task-id fix-login\n  aw events --follow --type workspace_created --format json\n",
+        examples="  aw events --task-id fix-login\n  aw events --follow --type workspace_created --format json\n"
+        "  aw events --history fix-login/a1\n",
     ),
     "verify": Command(arguments=_no_arguments, run=_verify, examples="  aw verify\n"),
     "repair": Command(arguments=_repair_arguments, run=_repair, examples="  aw repair\n  aw repair --rebuild-views\n"),

@@ -168,6 +168,18 @@ class QuotaExceeded(Fact):
     path: str = ""  # what was to be written, if it was through us
 
 
+class WorkspaceArchived(Fact):
+    """An archive of the workspace was written; the workspace is as it was."""
+
+    path: str  # a file or an s3:// URL
+    bytes: int
+    digest: str  # sha256 of the archive
+    files: int
+    states: int
+    snapshot_id: str  # the state that its files are
+    chain: list[dict[str, object]]  # where the task's stream ended then
+
+
 class FileFact(Fact):
     """Base of what was done to files through us. Paths are public ones: as the agent sees them."""
 
@@ -377,7 +389,23 @@ class SnapshotTaken(Fact):
 
     snapshot_id: str
     root: str
-    cause: str  # before_run after_run before_restore before_apply before_destroy answer manual
+    cause: str  # before_run after_run before_restore before_apply before_destroy answer archive manual
+    label: str = ""
+    live: bool = False
+    files: int = 0
+    size: int = 0
+    left_out: list[dict[str, object]] = []
+    torn: list[str] = []
+
+
+class SnapshotImported(Fact):
+    """A state came with an archive; `taken_at` and `archived_id` are what they were where it was taken."""
+
+    snapshot_id: str
+    root: str
+    cause: str
+    taken_at: str
+    archived_id: str
     label: str = ""
     live: bool = False
     files: int = 0
@@ -531,6 +559,7 @@ FACTS: tuple[type[Value], ...] = (
     WorkspaceUnpinned,
     QuotaWarned,
     QuotaExceeded,
+    WorkspaceArchived,
     FileRead,
     FileWritten,
     FileDeleted,
@@ -555,6 +584,7 @@ FACTS: tuple[type[Value], ...] = (
     WorkspaceRelayered,
     MessageSent,
     SnapshotTaken,
+    SnapshotImported,
     SnapshotDropped,
     SnapshotRestoring,
     SnapshotRestored,

@@ -46,7 +46,7 @@ class Source(Value):
     def absolute(self, directory: str) -> Source:
         """The same source with a relative path joined to `directory`."""
         if self.kind in ON_DISK or (self.kind == "clone" and is_local(self.location)):
-            if self.location.startswith("file://"):
+            if self.location.startswith(("file://", "s3://")):
                 return self
             return self.replace(location=os.path.join(directory, self.location))
         return self

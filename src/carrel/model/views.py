@@ -28,7 +28,7 @@ def project(records: Records, event_type: str, data: dict[str, Any], stream: str
         _workspace(records, event_type, data, stream, at)
     if event_type in run.EVENTS:
         _run(records, event_type, data, stream, actor_id, at)
-    if event_type == "snapshot_taken":
+    if event_type in ("snapshot_taken", "snapshot_imported"):
         _snapshot(records, data, stream, at)
     if event_type == "snapshot_dropped":
         records.drop("snapshot", data["snapshot_id"])
@@ -86,7 +86,7 @@ def _run(records: Records, event_type: str, data: dict[str, Any], stream: str, a
 def _snapshot(records: Records, data: dict[str, Any], stream: str, at: str) -> None:
     key = data["snapshot_id"]
     desk = records.get("workspace", data["uid"])
-    kept = {**data, "taken_at": at}
+    kept = {"taken_at": at, **data}
     if desk and desk.get("covers"):
         kept["applied"] = len(desk["covers"])
     # Found by the incarnation: a workspace may come back from the trash in another task, with all its states.

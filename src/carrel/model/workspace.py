@@ -93,6 +93,7 @@ TABLE: dict[tuple[str, str], str] = {
     },
     ("ready", "policy_changed"): "ready",
     ("planned", "policy_changed"): "planned",
+    ("ready", "workspace_archived"): "ready",
 }
 
 EVENTS = frozenset(event for _, event in TABLE)

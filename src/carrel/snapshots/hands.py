@@ -80,7 +80,7 @@ class Hands:
                 write_pieces(fd, pieces, size, sparse=sparse)
                 if self._owner is not None:
                     os.fchown(fd, *self._owner)
-                _set_xattrs(fd, xattrs)
+                set_xattrs(fd, xattrs)
                 os.fchmod(fd, mode & 0o1777)
                 os.utime(fd, ns=(mtime_ns, mtime_ns))
             finally:
@@ -139,7 +139,7 @@ class Hands:
             # O_PATH descriptors refuse fchmod and friends; the magic link leads to the inode that we hold, no other.
             here = f"/proc/self/fd/{fd}"
             if xattrs is not None:
-                _set_xattrs(here, xattrs)
+                set_xattrs(here, xattrs)
             if status.st_mode & 0o7777 != mode & 0o1777:
                 os.chmod(here, mode & 0o1777)
             if status.st_mtime_ns != mtime_ns:
@@ -224,7 +224,8 @@ def _runs(data: bytes) -> Iterator[tuple[int, bytes]]:
         yield start, data[start:]
 
 
-def _set_xattrs(where: int | str, xattrs: Xattrs) -> None:
+def set_xattrs(where: int | str, xattrs: Xattrs) -> None:
+    """Give a file or directory these attributes of the user's, and no others."""
     wanted = {os.fsdecode(key): value for key, value in xattrs}
     try:
         present = [key for key in os.listxattr(where) if key.startswith("user.")]

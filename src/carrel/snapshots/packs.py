@@ -118,7 +118,7 @@ def sync_folder(path: str) -> None:
         os.close(fd)
 
 
-def _zstd() -> Any:
+def zstd_of_this_python() -> Any:
     """The compressor of this Python, or None."""
     try:
         from backports import zstd
@@ -132,7 +132,7 @@ def _zstd() -> Any:
 
 def squeeze(data: bytes) -> tuple[bytes, bytes]:
     """The data compressed if that pays, else as it is. Media and archives show in their first 64 KB."""
-    zstd = _zstd()
+    zstd = zstd_of_this_python()
     if zstd is None:
         return RAW, data
     if len(data) > 128 << 10:
@@ -147,7 +147,7 @@ def unsqueeze(coding: bytes, stored: bytes) -> bytes:
     """The data again."""
     if coding == RAW:
         return stored
-    zstd = _zstd()
+    zstd = zstd_of_this_python()
     if zstd is None:
         raise Damaged("this Python has no zstd to read it with")
     try:

@@ -2,7 +2,7 @@
 
 A driver is a module with `fill`. It gets values and paths, and makes `work/` under `place.root`, which is a staging
 directory that the caller renames into place afterwards; then the caller calls `attach`. A fork is filled from a second
-workspace, by a function of its own: `sources.fork.fork`.
+workspace, by a function of its own: `sources.fork.fork`. An archive brings states and a history too: see `archives/`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def driver_of(source: Source) -> Driver:
     found = SOURCES.get(source.kind)
     if found is None:
         raise InvalidSource(
-            f"a workspace cannot be made from {source.kind}: yet",
-            hint=f"one of {', '.join((*SOURCES, 'fork'))}",
+            f"a workspace cannot be made from {source.kind}: here",
+            hint=f"one of {', '.join(SOURCES)}",
             details={"kind": source.kind},
         )
     return found

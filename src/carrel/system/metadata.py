@@ -60,6 +60,17 @@ def digest_of(root: str, names: tuple[str, ...]) -> str | None:
     return digest.hexdigest()
 
 
+def read_document(root: str, name: str) -> bytes | None:
+    """One document as it is now, None if it is missing or is not a JSON object any more."""
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(f"{root}/{DIRECTORY}/{name}", flags), "rb") as file:
+            content = file.read(1 << 22)
+        return content if isinstance(json.loads(content), dict) else None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
 def _page(document: Mapping[str, object]) -> bytes:
     """JSON with one key on each line: people read these files too."""
     lines = ",\n".join(f"  {_encode(key)}: {_encode(value)}" for key, value in document.items())

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from carrel.home import Home
     from carrel.model.policy import Policy
     from carrel.model.source import Filled, Source
+    from carrel.model.value import Value
     from carrel.model.workspace import Workspace
 
 DOCUMENTS = ("task_spec.json", "workspace_config.json", "context.json", "run.json")
@@ -142,15 +143,17 @@ def _build(
     return record_created(home, task, stated, filled, digest, base)
 
 
-def record_created(home: Home, task: str, stated: dict[str, Any], filled: Filled, digest: str, base: str) -> Workspace:
-    """Write down that the workspace stands, and give it."""
+def record_created(
+    home: Home, task: str, stated: dict[str, Any], filled: Filled, digest: str, base: str, *more: Value
+) -> Workspace:
+    """Write down that the workspace stands, with what else is so from now on, and give it."""
     fact = WorkspaceCreated(
         **{key: stated[key] for key in ("workspace_id", "agent_id", "uid", "workspace_path", "source", "config")},
         filled=filled.as_dict(),
         metadata_digest=digest,
         base=base,
     )
-    home.record(task, fact)
+    home.record(task, fact, *more)
     return show.by_uid(home, stated["uid"])
 
 

@@ -6,6 +6,7 @@ from itertools import islice
 
 from carrel.errors import InvalidUsage
 from carrel.model.names import check_part
+from carrel.verbs import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +47,31 @@ def follow(
 def _of_workspace(workspace_id: str, found: Iterator[Event]) -> Iterator[Event]:
     """What an agent may know of: what happened to its own workspace."""
     return (event for event in found if event.event_data.get("workspace_id") == workspace_id)
+
+
+def history(home: Home, workspace_id: str) -> Iterator[Event]:
+    """What happened to a workspace before it came here in an archive, as its archive proved it; position 0 is nowhere.
+
+    Nothing for a workspace that was made here: `events` has all of it.
+    """
+    from carrel.archives.history import History
+
+    workspace = show.get(home, workspace_id)
+    chains = History()
+    try:
+        file = open(history_path(home, workspace.uid), "rb")  # noqa: SIM115 - closed below, when all was asked for
+    except FileNotFoundError:
+        return
+    with file:
+        for line in file:
+            event = chains.read(line)
+            if event is not None:
+                yield event
+
+
+def history_path(home: Home, uid: str) -> str:
+    """Where the history is that came with an archive: beside the workspace's layers, and gone with them."""
+    return f"{home.private}/layers/{uid}/history.jsonl"
 
 
 def verify(home: Home, progress: Callable[[int, int], None] | None = None) -> Verification:

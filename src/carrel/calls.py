@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from carrel.errors import CarrelError, NotFound
+from carrel.errors import ApprovalRequired, CarrelError, NotFound
 from carrel.model.value import Value
 
 TYPE_CHECKING = False
@@ -39,10 +39,17 @@ def do_call(workspaces: Local, call: Call, arguments: Mapping[str, Any]) -> Call
             done = find(workspaces, dict(arguments), effects) if effects else None
             if done is None:
                 done = do(workspaces.caused_by(call.call_id), dict(arguments))
+        except ApprovalRequired:
+            raise  # no end: the same is tried again when somebody has decided
         except CarrelError as error:
             body: Any = error.as_dict()["error"]
             return workspaces.end_call(call, error={**body, "status": error.http_status})
         return workspaces.end_call(call, answer=plain(done))
+
+
+def run_of(actor_id: str) -> str:
+    """The run that acts under this name, or nothing."""
+    return actor_id.removeprefix("run:") if actor_id.startswith("run:") else ""
 
 
 def plain(value: Any) -> Any:
@@ -66,7 +73,11 @@ def main() -> None:
     workspaces = carrel.open(home, settings=settings)
     call = workspaces.get_call(call_id)
     workspaces.record_start(call)
-    do_call(workspaces.acting_as(call.actor_id, agent_of=call.agent_of), call, call.arguments)
+    # Nobody waits for us, so we wait for whoever has to approve it; in time there is always an answer.
+    doer = workspaces.acting_as(
+        call.actor_id, agent_of=call.agent_of, run_id=run_of(call.actor_id), wait_seconds=float("inf")
+    )
+    do_call(doer, call, call.arguments)
     workspaces.let_go()
     os._exit(0)
 

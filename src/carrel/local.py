@@ -891,7 +891,9 @@ class Local:
 
     def by_uid(self, uid: str) -> Workspace:
         """The workspace of this incarnation, whatever became of it."""
-        return show.by_uid(self._home, uid)
+        found = show.by_uid(self._home, uid)
+        show.check_reach(self._home, found.id)
+        return found
 
     # -- doors --
 

@@ -147,3 +147,32 @@ def test_an_accepted_operation_of_a_server_that_died_is_done_by_the_next(
 
 def test_every_verb_that_can_be_asked_for_once_can_be_found_again() -> None:
     assert set(CALLS) | {"create", "apply", "undo"} == set(calls.VERBS)
+
+
+def test_a_key_does_not_remember_that_somebody_has_to_be_asked(wire: Wire, workspaces: Local, desk: str) -> None:
+    _, text = workspaces.create_token(desk)
+    target = f"/api/workspaces/{desk}/runs"
+    first = _keyed(wire, target, {"command": ["true"]}, "k", token=text)
+    assert (first.status, first.code) == (403, "approval_required")
+    workspaces.approve(first.json["error"]["details"]["approval_id"])
+    second = _keyed(wire, target, {"command": ["true"]}, "k", token=text)
+    assert second.status == 201
+    workspaces.wait(second.json["run_id"])
+    third = _keyed(wire, target, {"command": ["true"]}, "k", token=text)
+    assert third.json["run_id"] == second.json["run_id"]
+
+
+def test_what_nobody_waits_for_waits_itself_for_an_approval(wire: Wire, workspaces: Local, desk: str) -> None:
+    taken = workspaces.snapshot(desk)
+    workspaces.write_file(desk, "work/in.txt", "later")
+    _, text = workspaces.create_token(desk)
+    headers = {"Prefer": "respond-async"}
+    accepted = wire.ask("POST", f"/api/workspaces/{desk}/restore", {"snapshot": taken.id}, token=text, headers=headers)
+    assert accepted.status == 202
+    until = time.monotonic() + 30
+    while not (asked := workspaces.approvals()) and time.monotonic() < until:
+        time.sleep(0.02)
+    workspaces.approve(asked[0].id)
+    while not workspaces.get_call(accepted.json["operation_id"]).is_over and time.monotonic() < until:
+        time.sleep(0.02)
+    assert workspaces.read_file(desk, "work/in.txt") == b"IN:in.txt"

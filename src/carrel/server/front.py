@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
+from carrel.calls import run_of
 from carrel.errors import Forbidden, WorkspaceNotFound
 from carrel.model.names import format_id, parse_id
 from carrel.model.token import Bearer
@@ -103,6 +104,7 @@ def verbs_of(request: Request) -> Local:
         correlation_id=headers.get("x-correlation-id") or request.scope["state"]["request_id"],
         causation_id=headers.get("x-causation-id") or "",
         agent_of=agent_of,
+        run_id=run_of(bearer.actor_id),
     )
 
 

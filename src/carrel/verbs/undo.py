@@ -24,9 +24,10 @@ CHANGES = ("restore", "apply", "change")  # of what a workspace or its origin ho
 
 
 def operations(home: Home) -> list[Operation]:
-    """What was done, newest first."""
-    records = home.log.find_all("operation")
-    return [Operation(**record) for record in reversed(records)]
+    """What was done, newest first; an agent sees what was done to its own workspace."""
+    own = home.caller.agent_of
+    found = (Operation(**record) for record in reversed(home.log.find_all("operation")))
+    return [operation for operation in found if not own or operation.workspaces == [own]]
 
 
 def undo(home: Home, operation_id: str | None = None) -> tuple[Operation, list[Workspace]]:

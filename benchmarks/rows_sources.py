@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 
 from harness import Row
@@ -121,6 +121,7 @@ def rows(scratch: str) -> Iterator[Row]:
         filled, _ = shop.create(f"clone:{origin}")
         yield from _creating(shop, files, origin, filled.layers[-1])
         yield from _status(shop, files, origin)
+    yield _crowded(Shop(f"{scratch}/crowded"), f"{scratch}/2000/origin")
     yield from _forking(Shop(f"{scratch}/gigabyte"), scratch)
     yield _building(Shop(f"{scratch}/2000"), f"{scratch}/2000/origin")
 
@@ -158,7 +159,7 @@ def _creating(shop: Shop, files: int, origin: str, tree: str) -> Iterator[Row]:
     )
 
 
-def _both(shop: Shop, name: str) -> Callable[[], object]:
+def _both(shop: Shop, name: str) -> Callable[[], AbstractContextManager[None]]:
     """Clean up after us and after the others."""
 
     @contextmanager
@@ -221,6 +222,24 @@ def _status(shop: Shop, files: int, origin: str) -> Iterator[Row]:
         },
         aim="warm checkout <= 2.2",
         rounds=10,
+        hold=hold,
+    )
+
+
+def _crowded(shop: Shop, origin: str, others: int = 500) -> Row:
+    """What is there already must not show: the ratio is that of the same row without the others."""
+
+    @contextmanager
+    def hold() -> Iterator[None]:
+        with _both(shop, "bare")():
+            for _ in range(others):
+                shop.create(f"overlay:{origin}")
+            yield
+
+    return Row(
+        f"overlay of a folder beside {others} workspaces, 2,000 files",
+        {"ours": lambda: shop.create(f"overlay:{origin}"), "bare overlay mount": _bare_mounts(shop, origin)},
+        rounds=30,
         hold=hold,
     )
 

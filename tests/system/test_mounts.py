@@ -188,7 +188,7 @@ def test_every_mount_is_looked_at_once(yard: Yard, monkeypatch: pytest.MonkeyPat
         assert len(asked) >= 60
         asked.clear()
         assert mount_table.mounts_below(folder, memory=memory) == points[:60]
-        assert len(asked) < 32  # whatever others on this machine mounted meanwhile
+        assert len(asked) < 60  # whatever others on this machine mounted meanwhile
         for point in points[60:]:
             subprocess.run(["mount", "--bind", folder, point], check=True)
         for point in points[:50]:

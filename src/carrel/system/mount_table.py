@@ -29,7 +29,7 @@ _STATX_MOUNT_ROOT = 0x2000
 _AT_FDCWD = -100
 _AT_SYMLINK_NOFOLLOW = 0x100
 _PAGE = 512
-_MANY_NEW = 32  # so many mounts are looked at again each time before they are written down
+_MANY_NEW = 16  # so many mounts are looked at again each time before they are written down
 
 
 class Mounted(Value):

@@ -18,7 +18,6 @@ from carrel.model.snapshot import Overlay, Place, Stack, layer_root
 from carrel.snapshots.diff import diff
 from carrel.snapshots.objects import Store
 from carrel.snapshots.restore import restore
-from carrel.snapshots.status import status
 from carrel.snapshots.take import look, take
 from carrel.snapshots.trees import Tree
 
@@ -117,8 +116,11 @@ class Bench:
         self.git("commit", "-qm", "next")
 
     def status(self, place: Place, base: str, work: str) -> None:
-        found = status(self.store, base, place, lambda _: self.stack, cache_path=self.cache(work))
-        assert len(found) >= 10
+        with (
+            Tree(self.store, base, lambda _: self.stack) as old,
+            look(self.store, place, cache_path=self.cache(work), contents=True) as new,
+        ):
+            assert len(diff(old, new, text=False).changes) >= 10
 
     def diff(self, place: Place, base: str, work: str) -> None:
         with (

@@ -9,10 +9,12 @@ import subprocess
 import time
 from pathlib import Path
 
+from carrel.model.change import Change
 from carrel.model.snapshot import Overlay, Place, Stack, Taken, layer_root
+from carrel.snapshots.diff import diff
 from carrel.snapshots.objects import Store
 from carrel.snapshots.restore import Restored, restore
-from carrel.snapshots.take import take
+from carrel.snapshots.take import look, take
 from carrel.snapshots.trees import Tree
 
 Description = dict[str, tuple[object, ...]]
@@ -112,6 +114,12 @@ class Desk:
 
     def tree(self, root: str) -> Tree:
         return Tree(self.store, root, self.find_stack)
+
+    def status(self, *, cached: bool = True) -> tuple[Change, ...]:
+        """What differs from the base now."""
+        cache = self.cache if cached else ""
+        with self.tree(self.base) as old, look(self.store, self.place, self.find_stack, cache_path=cache) as new:
+            return diff(old, new, text=False).changes
 
     def write(self, path: str, content: str | bytes, mode: int = 0o644) -> Path:
         file = self.work / path

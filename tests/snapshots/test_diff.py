@@ -15,7 +15,7 @@ from carrel.model.change import Change, Diff
 from carrel.snapshots.diff import diff, has_changes, is_in_git, render_names, render_stat, write_patch
 from carrel.snapshots.lines import edits, hunks, match, merge, split_lines
 from carrel.snapshots.patch import quote
-from carrel.snapshots.status import has_unapplied, status
+from carrel.snapshots.take import look
 from needs import need_program
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
@@ -351,7 +351,8 @@ def test_status_is_by_content(overlay_desk: Desk) -> None:
     desk = overlay_desk
 
     def unapplied() -> bool:
-        return has_unapplied(desk.store, desk.base, desk.place, desk.find_stack, cache_path=desk.cache)
+        with desk.tree(desk.base) as old, look(desk.store, desk.place, desk.find_stack, cache_path=desk.cache) as new:
+            return has_changes(old, new)
 
     assert not unapplied()
     text = (desk.work / "README.md").read_text()
@@ -359,10 +360,10 @@ def test_status_is_by_content(overlay_desk: Desk) -> None:
     desk.write(".git/index", "git's own")
     (desk.work / "src/lib/deep.py").touch()
     assert not unapplied()
-    assert status(desk.store, desk.base, desk.place) == ()
+    assert desk.status() == ()
     desk.write("README.md", text.upper())
     assert unapplied()
-    (change,) = status(desk.store, desk.base, desk.place)
+    (change,) = desk.status()
     assert (change.path, change.status) == ("README.md", "M")
     desk.write("README.md", text)
     assert not unapplied()

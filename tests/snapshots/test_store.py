@@ -6,17 +6,18 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from desks import Desk, describe
 
-from carrel.errors import StoreDamaged, StoreFull
+from carrel.errors import FilesystemError, StoreDamaged, StoreFull
 from carrel.snapshots import packs
 from carrel.snapshots.collect import collect, stack_keys, verify
 from carrel.snapshots.objects import Store
-from carrel.snapshots.status import status
 from carrel.snapshots.take import take
+from situations import tiny_disk
 
 
 @pytest.fixture
@@ -85,6 +86,24 @@ def test_a_lost_index_is_made_again_from_the_packs(store: Store, damage: str) ->
             path.write_bytes(path.read_bytes()[:100])
     assert [store.get(digest)[:3] for digest in digests] == [b"one", b"two", b"thr"]
     assert verify(store) == []
+
+
+def test_a_full_disk_is_not_taken_for_a_damaged_index(tmp_path: Path) -> None:
+    """SQLite says "disk I/O error" for both. Rebuilding the index would need the room that is not there."""
+    with tiny_disk(tmp_path / "disk", "2m") as disk:
+        with Store(str(disk / "store")) as store:
+            (digest,) = put(store, b"kept" * 100)
+        index = disk / "store/index.db"
+        before = index.stat().st_ino
+        with open(disk / "filler", "wb", buffering=0) as filler, suppress(OSError):
+            while filler.write(bytes(4096)):
+                pass
+        with Store(str(disk / "store")) as store, pytest.raises(FilesystemError):
+            store.has(digest)
+        assert index.stat().st_ino == before
+        (disk / "filler").unlink()
+        with Store(str(disk / "store")) as store:
+            assert store.get(digest) == b"kept" * 100
 
 
 def test_a_pack_that_a_crash_kept_from_the_index_is_found(store: Store) -> None:
@@ -186,7 +205,7 @@ def test_looking_after_a_collection_does_not_miss_what_the_cache_names(desk: Des
     time.sleep(0.03)
     desk.take()
     collect(desk.store, list)
-    assert len(status(desk.store, "empty", desk.place, cache_path=desk.cache)) == 20
+    assert len(desk.status()) == 20
 
 
 def test_many_small_packs_are_joined(desk: Desk) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from carrel.errors import Conflict, DiskFull, FileNotFound, Invalid, OriginMoved
 from carrel.local import Local
 from carrel.model.workspace import Workspace
 from carrel.settings import Settings
+from carrel.system import locks
 from origins import FILES, git, make_desk, make_origin, read, unapplied, write
 from situations import check_whole, fork, tiny_disk, wait_all
 
@@ -299,3 +304,57 @@ def test_an_origin_without_room_is_left_as_it_was(workspaces: Local, tmp_path: P
         assert read(origin) == before
         workspaces.destroy(desk.id, force=True)
         workspaces.verify()
+
+
+# -- workspaces of two homes over one folder ---------------------------------------------------------------------------
+
+
+def _apply_and_pause(home_path: str, settings: Settings) -> None:
+    """Apply, and stop at the first rename in the folder itself, with a journal that says what is left."""
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "os.rename" and "/new/" in str(arguments[0]):
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    with carrel.open(home_path, settings=settings) as workspaces:
+        sys.addaudithook(hook)
+        workspaces.apply("one/a")
+
+
+def _apply_from_another_home(home_path: str, settings: Settings, *, locked: bool) -> None:
+    if not locked:
+        locks.hold_folder = lambda *_, **__: nullcontext()
+    with carrel.open(home_path, settings=settings) as workspaces:
+        workspaces.apply("two/a")
+
+
+@pytest.mark.parametrize("locked", [True, False], ids=["guarded", "twin"])
+def test_two_homes_take_turns_at_one_folder(locked: bool, tmp_path: Path, settings: Settings) -> None:
+    """What one home has half done looks like a crash to another. The twin shows that it would act on it."""
+    origin = make_origin(tmp_path / "origin")
+    homes = [str(tmp_path / "first"), str(tmp_path / "second")]
+    for home_path, id in zip(homes, ("one/a", "two/a"), strict=True):
+        with carrel.open(home_path, settings=settings) as workspaces:
+            desk = workspaces.create(f"overlay:{origin}", id=id)
+            write(Path(desk.path, "work"), {f"{id[:3]}.txt": id, f"{id[:3]}/x.txt": id})
+    first = fork(lambda: _apply_and_pause(homes[0], settings))
+    os.waitpid(first, os.WUNTRACED)
+    half_done = [name for name in os.listdir(origin) if name.startswith(".aw-apply-")]
+    assert len(half_done) == 1
+    second = fork(lambda: _apply_from_another_home(homes[1], settings, locked=locked))
+    if locked:
+        time.sleep(0.3)
+        assert os.waitpid(second, os.WNOHANG) == (0, 0)
+        assert half_done[0] in os.listdir(origin)
+    else:
+        wait_all([second])
+        assert half_done[0] not in os.listdir(origin)
+    for _ in range(10):  # it stops at each rename
+        os.kill(first, signal.SIGCONT)
+        _, status = os.waitpid(first, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            break
+    if locked:
+        assert status == 0
+        wait_all([second])
+        assert {"one.txt", "one/x.txt", "two.txt", "two/x.txt"} <= read(origin).keys()

@@ -4,8 +4,8 @@
     entries  trees              what a directory is; many layers seen as one
     walker   cache  take        the live files become a tree; only what changed is read
     folders  hands  restore     a tree becomes the live files again; only what differs is written
-    lines    renames  patch     what changed, for people and for `git apply`:
-    diff     status             between two states; between the base and now
+    lines    renames  patch     what changed between two states, for people and for `git apply`
+    diff
     merge    apply  commit      what changed, given back: to a folder or to a branch
     retain                      which snapshots may go
 

@@ -42,7 +42,7 @@ class GitCommitTree:
 
     def __init__(self, git: Git, git_dir: str, commit: str) -> None:
         if not _ID.fullmatch(commit):
-            raise Invalid(f"{commit!r} is not a full commit id")
+            raise Invalid(f"{commit!r} is not a full commit id", hint="git rev-parse NAME gives it")
         self._git = git
         self._git_dir = git_dir
         self.commit = commit
@@ -151,9 +151,9 @@ def make_commit(
     somewhere, OriginMoved for one that has other commits or for clashes that are not marked; then nothing is changed.
     """
     if not _BRANCH.fullmatch(branch) or branch == "HEAD":
-        raise Invalid(f"{branch!r} is not a branch name")
+        raise Invalid(f"{branch!r} is not a branch name", hint="letters, digits, - and _, parts divided by /")
     if not _ID.fullmatch(parent):
-        raise Invalid(f"{parent!r} is not a full commit id")
+        raise Invalid(f"{parent!r} is not a full commit id", hint="git rev-parse NAME gives it")
     clashes = [clash.path for clash in plan.clashes if not clash.marked]
     if clashes:
         raise OriginMoved(
@@ -194,7 +194,7 @@ def _stream(objects: Objects, plan: Plan, *, ref: str, parent: str, message: str
     with Tree(objects, "empty") as tree:
         for step in plan.steps:
             if is_in_git(step.path):
-                raise Refused(f"{step.path!r} would write into git's own directory")
+                raise Refused(f"{step.path!r} would write into git's own directory", hint="apply other paths")
             name = quote(step.path)
             if step.action == "delete":
                 parts.append(b"D %s\n" % name)

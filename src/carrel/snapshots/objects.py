@@ -26,7 +26,7 @@ from carrel.snapshots import packs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from _sqlite3 import Connection
+    from _sqlite3 import Connection, DatabaseError
     from collections.abc import Iterable, Iterator
     from types import TracebackType
     from typing import Protocol, Self
@@ -196,14 +196,13 @@ class Store:
     def index(self) -> Connection:
         """The open index, made again from the packs if it is damaged."""
         if self._connection is None:
-            from _sqlite3 import DatabaseError, OperationalError
+            from _sqlite3 import DatabaseError
 
             self._make()
             try:
                 self._connection = self._connect()
             except DatabaseError as error:
-                # Locked, full or not to be opened is no damage; anything else is, and the packs know better.
-                if isinstance(error, OperationalError) and "I/O" not in str(error):
+                if not _is_damage(error):
                     raise _index_error(error) from error
                 self._drop_index()
                 try:
@@ -349,6 +348,14 @@ class Store:
     def writer(self) -> Writer:
         """Something to put objects into; nothing is kept before `commit`."""
         return Writer(self)
+
+
+def _is_damage(error: DatabaseError) -> bool:
+    """Whether the index itself is broken, and the packs know better; a full, locked or failing disk is not that."""
+    from _sqlite3 import SQLITE_CORRUPT, SQLITE_IOERR_SHORT_READ, SQLITE_NOTADB
+
+    code = getattr(error, "sqlite_errorcode", SQLITE_CORRUPT)
+    return code & 0xFF in (SQLITE_CORRUPT, SQLITE_NOTADB) or code == SQLITE_IOERR_SHORT_READ
 
 
 def _index_error(error: Exception) -> Exception:

@@ -262,7 +262,7 @@ def _open(path: str, root: int | None = None) -> int:
     try:
         return os.open(path, OPEN_DIR, dir_fd=root)
     except NotADirectoryError as error:
-        raise FilesystemError("the workspace's work directory is not a directory") from error
+        raise FilesystemError("the workspace's work directory is not a directory", hint="aw repair") from error
     except OSError as error:
         raise from_os(error, "the workspace's work directory") from error
 

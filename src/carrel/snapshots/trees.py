@@ -51,9 +51,9 @@ def split(path: str) -> list[str]:
     """The components of a relative path. Raises for what could lead out: layers on the disk take names as they are."""
     parts = path.split("/") if path else []
     if ".." in parts:
-        raise PathTraversal(f"the path {path!r} has a '..' component")
+        raise PathTraversal(f"the path {path!r} has a '..' component", hint="paths start with work/ or output/")
     if "" in parts or "." in parts or "\0" in path:
-        raise InvalidPath(f"the path {path!r} is not a plain relative path")
+        raise InvalidPath(f"the path {path!r} is not a plain relative path", hint="as work/src/app.py")
     return parts
 
 

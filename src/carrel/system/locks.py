@@ -17,7 +17,7 @@ from carrel.model.digest import blake2b
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class Held(Exception):
@@ -32,18 +32,29 @@ def hold(path: str, key: str, *, wait_seconds: float = 0.0) -> Iterator[None]:
     request = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        _acquire(descriptor, request, key, wait_seconds)
+        _wait_for(lambda: fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request), key, wait_seconds)
         yield
     finally:
         os.close(descriptor)
 
 
-def _acquire(descriptor: int, request: bytes, key: str, wait_seconds: float) -> None:
+@contextmanager
+def hold_folder(path: str, *, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Hold a directory itself, whoever else on this machine may want it; leaves nothing in it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _wait_for(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB), path, wait_seconds)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for(take: Callable[[], object], key: str, wait_seconds: float) -> None:
     end = time.monotonic() + wait_seconds
     pause = 0.0005
     while True:
         try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
+            take()
             return
         except OSError as error:
             if not isinstance(error, BlockingIOError | PermissionError):

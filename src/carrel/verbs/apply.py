@@ -14,13 +14,24 @@ import os
 import time
 from contextlib import contextmanager, suppress
 
-from carrel.errors import CarrelError, Conflict, FileNotFound, Invalid, NotARepository, OriginMoved, Refused, from_os
+from carrel.errors import (
+    CarrelError,
+    Conflict,
+    FileNotFound,
+    Invalid,
+    NotARepository,
+    OriginMoved,
+    Refused,
+    WorkspaceBusy,
+    from_os,
+)
 from carrel.model.approval import Request
 from carrel.model.change import Clash, Plan, Step
 from carrel.model.digest import sha256
 from carrel.model.event import ChangesApplied, ChangesApplyFailed, ChangesApplying
 from carrel.model.snapshot import Snapshot
 from carrel.model.value import Value
+from carrel.system import locks
 from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.diff import state
@@ -170,10 +181,21 @@ def _origin_path(workspace: Workspace) -> str:
 
 @contextmanager
 def _hold_target(home: Home, target: str, *, wait_seconds: float = 60.0) -> Iterator[None]:
-    """Two workspaces may have one origin: what one has half done must not be taken for a crash by the other."""
+    """Two workspaces may have one origin: what one has half done must not be taken for a crash by the other.
+
+    So may workspaces of other homes: a folder is locked itself, too. A branch has git's own lock.
+    """
     kind, _, where = target.partition(":")
-    with home.hold(f"origin {os.path.dirname(where) if kind == 'patch' else where}", wait_seconds=wait_seconds):
-        yield
+    folder = os.path.dirname(where) if kind == "patch" else where
+    with home.hold(f"origin {folder}", wait_seconds=wait_seconds):
+        if kind == "branch" or not os.path.isdir(folder):
+            yield
+            return
+        try:
+            with locks.hold_folder(folder, wait_seconds=wait_seconds):
+                yield
+        except locks.Held as held:
+            raise WorkspaceBusy(f"changes are being applied to {held}", hint="try again when it is done") from None
 
 
 def _refuse_unknown(base: Tree, theirs: Tree, paths: list[str]) -> None:

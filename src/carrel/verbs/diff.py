@@ -77,10 +77,12 @@ def status(home: Home, workspace_id: str) -> tuple[Change, ...]:
 
 def has_unapplied(home: Home, workspace: Workspace) -> bool:
     """Whether the workspace holds work that its origin does not have, by content."""
-    from carrel.snapshots.status import has_unapplied as look
+    from carrel.snapshots.diff import has_changes
+    from carrel.snapshots.take import look
 
     if not workspace.base or workspace.state != "ready":
         return False
-    with open_store(home) as store:
-        place = place_of_state(home, workspace)
-        return look(store, workspace.base, place, stack_finder(home, workspace), cache_path=cache_path(home, workspace))
+    with open_store(home) as store, state(home, store, workspace, BASE) as base:
+        place, finder = place_of_state(home, workspace), stack_finder(home, workspace)
+        with look(store, place, finder, cache_path=cache_path(home, workspace)) as now:
+            return has_changes(base, now)

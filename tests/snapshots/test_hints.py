@@ -1,0 +1,28 @@
+"""Every error that this area raises says what to do about it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import carrel
+from carrel import errors
+
+SOURCE = Path(carrel.__file__).parent
+FILES = [
+    *sorted((SOURCE / "snapshots").glob("*.py")),
+    *(SOURCE / "verbs" / f"{name}.py" for name in ("apply", "diff", "restore", "retention", "session", "snapshot")),
+    *(SOURCE / "verbs" / f"{name}.py" for name in ("state", "undo")),
+]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_error_has_a_hint(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            continue
+        kind = getattr(errors, node.func.id, None)
+        if isinstance(kind, type) and issubclass(kind, errors.CarrelError):
+            assert "hint" in {keyword.arg for keyword in node.keywords}, f"line {node.lineno}"

@@ -131,6 +131,12 @@ class SnapshotNotFound(NotFound):
     code = "snapshot_not_found"
 
 
+class HunkNotFound(NotFound):
+    """The file has no such hunk, or not any more."""
+
+    code = "hunk_not_found"
+
+
 class RunNotFound(NotFound):
     """No run has this id."""
 

@@ -420,13 +420,14 @@ class Local:
         id: str,
         paths: Sequence[str] = (),
         *,
+        hunks: Mapping[str, Sequence[str]] | None = None,
         to: str | None = None,
         message: str | None = None,
         mark_conflicts: bool = False,
     ) -> Applied:
         from carrel.verbs.apply import apply
 
-        return apply(self._home, id, paths, to=to, message=message, mark_conflicts=mark_conflicts)
+        return apply(self._home, id, paths, hunks=hunks, to=to, message=message, mark_conflicts=mark_conflicts)
 
     def session(self, id: str) -> Session:
         from carrel.verbs.session import Session

@@ -180,11 +180,15 @@ if TYPE_CHECKING:
             id: str,
             paths: Sequence[str] = (),
             *,
+            hunks: Mapping[str, Sequence[str]] | None = None,
             to: str | None = None,
             message: str | None = None,
             mark_conflicts: bool = False,
         ) -> Applied:
-            """Give changes back to the origin, all or nothing; OriginMoved if it changed in the same places."""
+            """Give changes back to the origin, all or nothing; OriginMoved if it changed in the same places.
+
+            Without paths and hunks, everything. `hunks` gives, by path, ids that `diff` has for the hunks of a file.
+            """
 
         def session(self, id: str) -> Session:
             """The workspace for a chat product: a snapshot for each answer, and a reset."""

@@ -23,7 +23,7 @@ from desks import Description, Desk, describe
 from carrel.snapshots.collect import collect, verify
 from carrel.snapshots.diff import diff
 from carrel.snapshots.entries import CHUNK, Entry, decode_tree, encode_entry, encode_tree
-from carrel.snapshots.lines import edits, merge
+from carrel.snapshots.lines import edits, groups, merge, split_lines, with_groups
 from carrel.snapshots.trees import compare
 
 NAMES = [b"a", b"b", b"c.txt", b".git", b"with space", b"new\nline", b"\xff\xfe", "ünï".encode(), b"-rf"]
@@ -267,6 +267,16 @@ def test_edits_turn_one_text_into_the_other(old: list[bytes], new: list[bytes]) 
         result += old[at:a0] + new[b0:b1]
         at = a1
     assert result + old[at:] == new
+
+
+@given(lines, lines, st.sets(st.integers(0, 5)))
+def test_some_hunks_are_between_the_two_texts(old: list[bytes], new: list[bytes], numbers: set[int]) -> None:
+    found = list(groups(old, new))
+    assert with_groups(old, new, []) == b"".join(old)
+    assert with_groups(old, new, found) == b"".join(new)
+    some = split_lines(with_groups(old, new, [each for at, each in enumerate(found) if at in numbers]))
+    # What is left is the rest, and with it the text is the new one.
+    assert with_groups(some, new, list(groups(some, new))) == b"".join(new)
 
 
 @given(lines, lines, lines)

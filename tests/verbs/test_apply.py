@@ -12,11 +12,21 @@ from pathlib import Path
 import pytest
 
 import carrel
-from carrel.errors import Conflict, DiskFull, FileNotFound, Invalid, OriginMoved, Refused, UnappliedChanges
+from carrel.errors import (
+    Conflict,
+    DiskFull,
+    FileNotFound,
+    HunkNotFound,
+    Invalid,
+    OriginMoved,
+    Refused,
+    UnappliedChanges,
+)
 from carrel.local import Local
 from carrel.model.workspace import Workspace
 from carrel.settings import Settings
 from carrel.system import locks
+from needs import need_root
 from origins import FILES, git, make_desk, make_origin, read, unapplied, write
 from situations import check_whole, fork, tiny_disk, wait_all
 
@@ -304,6 +314,75 @@ def test_an_origin_without_room_is_left_as_it_was(workspaces: Local, tmp_path: P
         assert read(origin) == before
         workspaces.destroy(desk.id, force=True)
         workspaces.verify()
+
+
+# -- some places of a file ---------------------------------------------------------------------------------------------
+
+LONG = [f"line {number}" for number in range(60)]
+
+
+@pytest.fixture
+def edited(workspaces: Local, origin: Path) -> Path:
+    """A file with three places that were changed, and another file."""
+    need_root()
+    write(origin, {"long.txt": "\n".join(LONG) + "\n"})
+    work = Path(workspaces.create(f"overlay:{origin}", id="fix/a").path, "work")
+    text = [{5: "FIVE", 30: "THIRTY", 55: "LAST"}.get(number, line) for number, line in enumerate(LONG)]
+    write(work, {"long.txt": "\n".join(text) + "\n", "README.md": "other\n"})
+    return work
+
+
+def _hunks(workspaces: Local, path: str = "long.txt") -> list[str]:
+    (change,) = [each for each in workspaces.diff("fix/a").changes if each.path == path]
+    return [hunk.id for hunk in change.hunks]
+
+
+@pytest.mark.parametrize("to", ["folder", "branch:some"])
+def test_chosen_hunks_are_given_back_and_the_others_are_left(
+    to: str, workspaces: Local, edited: Path, origin: Path
+) -> None:
+    before = (origin / "long.txt").read_text()
+    if to != "folder":
+        git(origin, "add", ".")
+        git(origin, "commit", "-qm", "second")
+    first, second, third = _hunks(workspaces)
+    done = workspaces.apply("fix/a", hunks={"long.txt": [first, third]}, to=to)
+    assert done.written == ["long.txt"]
+    given = git(origin, "show", "some:long.txt") if to != "folder" else (origin / "long.txt").read_text()
+    assert given == before.replace("line 5\n", "FIVE\n").replace("line 55\n", "LAST\n")
+    assert "THIRTY" in (edited / "long.txt").read_text()
+    assert unapplied(workspaces) == ["README.md", "long.txt"]
+    assert len(_hunks(workspaces)) == 1
+    workspaces.undo()
+    assert _hunks(workspaces) == [first, second, third]
+    workspaces.apply("fix/a", ["README.md"], hunks={"long.txt": [second]}, to=to)
+    assert unapplied(workspaces) == ["long.txt"]
+    workspaces.apply("fix/a", to=to)
+    assert unapplied(workspaces) == []
+
+
+def test_hunks_merge_with_what_the_user_did_elsewhere(workspaces: Local, edited: Path, origin: Path) -> None:
+    workspaces.snapshot("fix/a")  # keeps the version that both sides began with
+    write(origin, {"long.txt": (origin / "long.txt").read_text().replace("line 15\n", "mine\n")})
+    found = _hunks(workspaces)
+    workspaces.apply("fix/a", hunks={"long.txt": [found[0]]})
+    assert "mine\n" in (origin / "long.txt").read_text()
+    assert "FIVE\n" in (origin / "long.txt").read_text()
+    assert "LAST\n" not in (origin / "long.txt").read_text()
+
+
+def test_a_hunk_of_a_file_that_was_edited_since_is_refused(workspaces: Local, edited: Path, origin: Path) -> None:
+    first, *_ = _hunks(workspaces)
+    write(edited, {"long.txt": "above\n" + (edited / "long.txt").read_text()})
+    before = read(origin)
+    for path, ids in (("long.txt", [first]), ("README.md", ["000000000000"])):
+        with pytest.raises(HunkNotFound) as caught:
+            workspaces.apply("fix/a", hunks={path: ids})
+        assert caught.value.hint
+    with pytest.raises(FileNotFound):
+        workspaces.apply("fix/a", hunks={"typo": [first]})
+    assert read(origin) == before
+    assert workspaces.operations() == []
 
 
 # -- workspaces of two homes over one folder ---------------------------------------------------------------------------

@@ -102,6 +102,7 @@ def _diff_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", default="now", metavar="S", help="a snapshot (default: now)")
     parser.add_argument("--stat", action="store_true", help="only how much changed in each file")
     parser.add_argument("--name-only", action="store_true", help="only the names")
+    parser.add_argument("--hunks", action="store_true", help="only the places, with the ids that aw apply --hunk takes")
     parser.add_argument("-U", "--context", type=int, default=3, metavar="N", help="lines around each change")
     parser.add_argument("--git-files", action="store_true", help="also changes inside .git")
 
@@ -122,12 +123,25 @@ def _diff(door: Door, args: argparse.Namespace) -> None:
     elif args.name_only:
         for change in found.changes:
             print(printable(change.path))
+    elif args.hunks:
+        print(_hunks_text(found.changes))
     elif args.stat:
         print(stat_text(found.changes))
     else:
         sys.stdout.write(_coloured(found.patch) if sys.stdout.isatty() else found.patch)
     if found.hidden:
         door.hint(f"{found.hidden} changes inside .git are not shown")
+
+
+def _hunks_text(changes: tuple[Change, ...]) -> str:
+    lines = []
+    for change in changes:
+        name = printable(change.path)
+        lines += [
+            f"{name}:{hunk.id}  line {hunk.new_start}, {hunk.old_lines} to {hunk.new_lines} lines"
+            for hunk in change.hunks
+        ] or [f"{name}  as a whole"]
+    return "\n".join(lines) or "nothing changed"
 
 
 def stat_text(changes: tuple[Change, ...], most: int = 40) -> str:
@@ -170,13 +184,28 @@ def _coloured(patch: str) -> str:
 def _apply_arguments(parser: argparse.ArgumentParser) -> None:
     _words(parser, "ID [PATH…]")
     parser.add_argument("--to", metavar="folder|branch:NAME|patch:FILE", help="where to (default: the origin's folder)")
+    parser.add_argument(
+        "--hunk",
+        action="append",
+        default=[],
+        metavar="PATH:ID[,ID…]",
+        help="only these places of a file: aw diff --hunks",
+    )
     parser.add_argument("-m", "--message", metavar="TEXT", help="the commit message, with branch:NAME")
     parser.add_argument("--conflicts", action="store_true", help="write both versions with markers where sides clash")
 
 
 def _apply(door: Door, args: argparse.Namespace) -> None:
     workspace, paths = _split(args)
-    done = door.workspaces.apply(workspace, paths, to=args.to, message=args.message, mark_conflicts=args.conflicts)
+    hunks: dict[str, list[str]] = {}
+    for chosen in args.hunk:
+        path, colon, ids = chosen.rpartition(":")
+        if not colon or not path or not ids:
+            raise InvalidUsage(f"{chosen!r} names no hunk", hint="PATH:ID, as aw diff --hunks lists them")
+        hunks.setdefault(path, []).extend(ids.split(","))
+    done = door.workspaces.apply(
+        workspace, paths, hunks=hunks, to=args.to, message=args.message, mark_conflicts=args.conflicts
+    )
     lines = [
         *(f"wrote {printable(path)}" for path in done.written),
         *(f"deleted {printable(path)}" for path in done.deleted),
@@ -223,7 +252,8 @@ COMMANDS = {
     "apply": Command(
         arguments=_apply_arguments,
         run=_apply,
-        examples="  aw apply fix-login/a1\n  aw apply fix-login/a1 src/login.py --to branch:fix-login\n",
+        examples="  aw apply fix-login/a1\n  aw apply fix-login/a1 src/login.py --to branch:fix-login\n"
+        "  aw diff fix-login/a1 --hunks\n  aw apply fix-login/a1 --hunk src/login.py:5a0c1d22e9f4\n",
     ),
     "fork": Command(
         arguments=_fork_arguments, run=_fork, examples="  aw fork fix-login/a1 -n 4\n  aw fork a1 --as b1 --at base\n"

@@ -5,6 +5,16 @@ from __future__ import annotations
 from carrel.model.value import Value
 
 
+class Hunk(Value):
+    """A place in a file where lines differ, with three lines around it. Its id is that of its text and position."""
+
+    id: str
+    old_start: int  # the first line of it, counted from 1; of an empty part, the line before
+    old_lines: int
+    new_start: int
+    new_lines: int
+
+
 class Change(Value):
     """One changed path, relative to the part of the workspace that was compared (`work/` unless asked otherwise)."""
 
@@ -20,6 +30,7 @@ class Change(Value):
     removed: int = 0
     binary: bool = False
     similarity: int = 0  # of a rename, in per cent
+    hunks: tuple[Hunk, ...] = ()  # of a text file that was modified, if text was asked for
 
 
 class Diff(Value):

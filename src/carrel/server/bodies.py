@@ -80,6 +80,7 @@ class Apply(Body):
     """Changes to be given back."""
 
     paths: list[Path] = Field([], max_length=100_000)
+    hunks: dict[Path, list[Text]] = Field({}, max_length=10_000, examples=[{"src/login.py": ["5a0c1d22e9f4"]}])
     to: Text | None = Field(None, examples=["branch:fix-login"])
     message: Text | None = None
     mark_conflicts: bool = False

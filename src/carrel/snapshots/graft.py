@@ -6,6 +6,7 @@ there. Its trees are changed as bytes; a layer that shows through goes on showin
 
 from __future__ import annotations
 
+from carrel.errors import HunkNotFound
 from carrel.model.snapshot import layer_root
 from carrel.snapshots.entries import (
     CHUNK,
@@ -20,12 +21,15 @@ from carrel.snapshots.entries import (
     encode_tree,
     flags,
 )
+from carrel.snapshots.lines import split_lines, with_groups
 from carrel.snapshots.merge import keep, keep_large
+from carrel.snapshots.patch import find_hunks
+from carrel.snapshots.renames import Pair
 from carrel.snapshots.trees import compare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from carrel.model.change import Plan
     from carrel.snapshots.merge import Folder
@@ -90,12 +94,12 @@ class _Graft:
             above, _, name = delta.path.rpartition("/")
             if _is_below(delta.path, gone):
                 continue
-            folder = self._open(tree, above)
+            folder = self.open(tree, above)
             if delta.new is None:
                 gone.add(delta.path)
                 self._remove(folder, name)
             elif delta.new.kind == DIR:
-                made = self._open(tree, delta.path)
+                made = self.open(tree, delta.path)
                 made.entry = self._copy(delta.new, made.entry)
             else:
                 gone.add(delta.path)
@@ -114,7 +118,7 @@ class _Graft:
         if self._over:  # the layers below may have the name
             folder.names[name] = Entry(WHITEOUT)
 
-    def _open(self, tree: _Folder, path: str) -> _Folder:
+    def open(self, tree: _Folder, path: str) -> _Folder:
         """The directory at a path of the new state, made if it is not there."""
         folder = tree
         at = "work"
@@ -189,7 +193,7 @@ class _Transplant(_Graft):
         folder = tree
         hidden = False
         for level in range(2, len(above.split("/")) + 1):
-            folder = self._open(tree, "/".join(above.split("/")[:level]))
+            folder = self.open(tree, "/".join(above.split("/")[:level]))
             hidden |= folder.entry.opaque
         if hidden != is_opaque and self._over:
             raise _Hidden(above)
@@ -261,6 +265,40 @@ def lay_on(writer: Writer, tree: Tree, key: str) -> str:
     names = dict(tree.top.layers[0].entries())
     names["work"].over = key
     return writer.put_tree(_encode(names)).hex()
+
+
+def choose_hunks(writer: Writer, base: Tree, theirs: Tree, chosen: Mapping[str, Sequence[str]]) -> str:
+    """The root of `theirs` in which these files of `work/` have only these of their hunks; by path, the ids.
+
+    The caller commits the writer. Raises HunkNotFound if a file has changed since its hunks were looked at.
+    """
+    made = _Graft(writer, theirs, theirs)
+    top = dict(theirs.top.layers[0].entries())
+    tree = _Folder(top["work"], _entries(theirs.objects, top["work"].digest))
+    for path, ids in chosen.items():
+        above, _, name = f"work/{path}".rpartition("/")
+        before, after = base.find(f"work/{path}"), theirs.find(f"work/{path}")
+        found = find_hunks(base, theirs, Pair(path, before, path, after))
+        unknown = [each for each in ids if each not in {hunk.id for hunk, _ in found}]
+        if unknown or before is None or after is None:
+            raise HunkNotFound(
+                f"{path} has no hunk {', '.join(unknown)}",
+                hint="aw diff --hunks lists them; a file that was edited since, or is new or gone, is given back whole",
+            )
+        old, new = split_lines(base.read(before)), split_lines(theirs.read(after))
+        data = with_groups(old, new, [group for hunk, group in found if hunk.id in ids])
+        raw = theirs.folder(above).raw(name)
+        made.open(tree, above).names[name] = Entry(
+            FILE,
+            after.mode if len(set(ids)) == len(found) else before.mode,
+            after.mtime_ns,
+            len(data),
+            writer.put(data) if len(data) <= CHUNK else keep_large(writer, data),
+            xattrs=theirs.xattrs(after),
+            was=raw.was if raw is not None else b"",
+        )
+    top["work"] = _write(writer, tree)
+    return writer.put_tree(_encode(top)).hex()
 
 
 def hold_contents(writer: Writer, plan: Plan) -> str:

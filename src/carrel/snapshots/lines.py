@@ -10,9 +10,10 @@ from bisect import bisect_left
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     Block = tuple[int, int, int]  # start in a, start in b, length
+    Group = list[tuple[int, int, int, int, int, int]]  # start and end in a, in b, lines of context before and after
 
 _MAX_EDITS = 600
 
@@ -164,17 +165,44 @@ def _walk_back(trail: list[dict[int, int]], at_x: list[int], at_y: list[int], n:
 
 def hunks(a: Sequence[bytes], b: Sequence[bytes], context: int = 3) -> Iterator[bytes]:
     """The unified diff of two texts without its header, line by line."""
-    for group in _groups(edits(a, b), len(a), len(b), context):
-        a0, a1 = group[0][0] - group[0][4], group[-1][1] + group[-1][5]
-        b0, b1 = group[0][2] - group[0][4], group[-1][3] + group[-1][5]
-        yield b"@@ -%s +%s @@\n" % (_range(a0, a1), _range(b0, b1))
-        at = a0
+    for group in groups(a, b, context):
+        yield from hunk(a, b, group)
+
+
+def groups(a: Sequence[bytes], b: Sequence[bytes], context: int = 3) -> Iterator[Group]:
+    """The changes that a hunk each is made of."""
+    return _groups(edits(a, b), len(a), len(b), context)
+
+
+def span(group: Group) -> tuple[int, int, int, int]:
+    """Start and end of a hunk in a, start and end in b, its context included."""
+    before, after = group[0][4], group[-1][5]
+    return group[0][0] - before, group[-1][1] + after, group[0][2] - before, group[-1][3] + after
+
+
+def hunk(a: Sequence[bytes], b: Sequence[bytes], group: Group) -> Iterator[bytes]:
+    """One hunk of the unified diff, line by line."""
+    a0, a1, b0, b1 = span(group)
+    yield b"@@ -%s +%s @@\n" % (_range(a0, a1), _range(b0, b1))
+    at = a0
+    for start_a, end_a, start_b, end_b, _, _ in group:
+        yield from _marked(b" ", a[at:start_a])
+        yield from _marked(b"-", a[start_a:end_a])
+        yield from _marked(b"+", b[start_b:end_b])
+        at = end_a
+    yield from _marked(b" ", a[at:a1])
+
+
+def with_groups(a: Sequence[bytes], b: Sequence[bytes], chosen: Iterable[Group]) -> bytes:
+    """The text a with some of its changes to b."""
+    result: list[bytes] = []
+    at = 0
+    for group in chosen:
         for start_a, end_a, start_b, end_b, _, _ in group:
-            yield from _marked(b" ", a[at:start_a])
-            yield from _marked(b"-", a[start_a:end_a])
-            yield from _marked(b"+", b[start_b:end_b])
+            result += a[at:start_a]
+            result += b[start_b:end_b]
             at = end_a
-        yield from _marked(b" ", a[at:a1])
+    return b"".join([*result, *a[at:]])
 
 
 def edits(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[int, int, int, int]]:
@@ -188,11 +216,9 @@ def edits(a: Sequence[bytes], b: Sequence[bytes]) -> list[tuple[int, int, int, i
     return result
 
 
-def _groups(
-    changed: list[tuple[int, int, int, int]], length_a: int, length_b: int, context: int
-) -> Iterator[list[tuple[int, int, int, int, int, int]]]:
+def _groups(changed: list[tuple[int, int, int, int]], length_a: int, length_b: int, context: int) -> Iterator[Group]:
     """Changes that share context, each with the lines of context before and after it."""
-    group: list[tuple[int, int, int, int, int, int]] = []
+    group: Group = []
     for number, (a0, a1, b0, b1) in enumerate(changed):
         before = min(context, a0, b0)
         after = min(context, length_a - a1, length_b - b1)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from hashlib import sha1
 
-from carrel.model.change import Change
+from carrel.model.change import Change, Hunk
+from carrel.model.digest import blake2b
 from carrel.snapshots.entries import DIR, FILE, LEFT_OUT, LINK
-from carrel.snapshots.lines import edits, hunks, split_lines
+from carrel.snapshots.lines import edits, groups, hunk, hunks, span, split_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from carrel.snapshots.entries import Entry
+    from carrel.snapshots.lines import Group
     from carrel.snapshots.renames import Pair
     from carrel.snapshots.trees import Tree
 
@@ -56,7 +58,31 @@ def describe(old: Tree, new: Tree, pair: Pair, *, text: bool, binary: bool, cont
         removed=removed,
         binary=is_bin,
         similarity=pair.similarity,
+        hunks=tuple(each for each, _ in find_hunks(old, new, pair)) if text and not is_bin else (),
     ), lines
+
+
+def find_hunks(old: Tree, new: Tree, pair: Pair) -> list[tuple[Hunk, Group]]:
+    """The hunks that can be chosen one by one: those of a text that stands at the same path in both states."""
+    before, after = pair.old, pair.new
+    if before is None or after is None or before.kind != FILE or after.kind != FILE or pair.old_path != pair.new_path:
+        return []
+    a, b = _content(old, before), _content(new, after)
+    if a is None or b is None or is_binary(a) or is_binary(b):
+        return []
+    lines_a, lines_b = split_lines(a), split_lines(b)
+    return [(_hunk(lines_a, lines_b, group), group) for group in groups(lines_a, lines_b)]
+
+
+def _hunk(a: list[bytes], b: list[bytes], group: Group) -> Hunk:
+    a0, a1, b0, b1 = span(group)
+    return Hunk(
+        id=blake2b(b"".join(hunk(a, b, group)), digest_size=6).hexdigest(),
+        old_start=a0 + (a1 > a0),
+        old_lines=a1 - a0,
+        new_start=b0 + (b1 > b0),
+        new_lines=b1 - b0,
+    )
 
 
 def _shown(entry: Entry | None) -> Entry | None:

@@ -284,6 +284,10 @@ class Tree:
     ) -> None:
         self.close()
 
+    def sibling(self, root: str) -> Tree:
+        """Another state that lies on layers known here."""
+        return Tree(self.objects, root, self._find_stack)
+
     def close(self) -> None:
         """Give back the descriptors of the layers."""
         for layer in self._layers.values():

@@ -41,7 +41,7 @@ from carrel.verbs.state import open_store, over_later, place_of_state, record_en
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from typing import Any
 
     from carrel.home import Home
@@ -92,24 +92,35 @@ def apply(
     workspace_id: str,
     paths: Sequence[str] = (),
     *,
+    hunks: Mapping[str, Sequence[str]] | None = None,
     to: str | None = None,
     message: str | None = None,
     mark_conflicts: bool = False,
 ) -> Applied:
     """Give the changes, or those in some paths, back: to `folder`, `branch:NAME` or `patch:FILE`.
 
-    Raises OriginMoved if the origin changed in the same places, unless conflicts may be marked; then nothing is done.
+    `hunks` gives, by path, the ids of those hunks of a file that go back, and no others of it. Raises HunkNotFound if
+    the file is not what it was when `diff` named them, and OriginMoved if the origin changed in the same places, unless
+    conflicts may be marked; then nothing is done.
     """
     if to is not None and to != "folder" and not to.startswith("branch:"):
         refuse_agents(home, "to write changes anywhere else than to their origin")
     workspace = materialise(home, show.get(home, workspace_id))
     target = _target(workspace, to)
-    wanted = [path.strip("/") for path in paths]
-    return judged(home, lambda gate: _apply(home, gate, workspace.uid, target, wanted, message, mark_conflicts))
+    chosen = {path.strip("/"): ids for path, ids in (hunks or {}).items()}
+    wanted = [*(path.strip("/") for path in paths), *chosen]
+    return judged(home, lambda gate: _apply(home, gate, workspace.uid, target, wanted, chosen, message, mark_conflicts))
 
 
 def _apply(
-    home: Home, gate: Gate, uid: str, target: str, wanted: list[str], message: str | None, mark_conflicts: bool
+    home: Home,
+    gate: Gate,
+    uid: str,
+    target: str,
+    wanted: list[str],
+    chosen: Mapping[str, Sequence[str]],
+    message: str | None,
+    mark_conflicts: bool,
 ) -> Applied:
     workspace = show.by_uid(home, uid)
     with home.hold(workspace.id), _hold_target(home, target):
@@ -119,7 +130,8 @@ def _apply(
             open_store(home) as store,
             store.hold(),
             state(home, store, workspace, BASE) as base,
-            state(home, store, workspace, before.id) as theirs,
+            state(home, store, workspace, before.id) as everything,
+            _with_hunks(store, base, everything, chosen) as theirs,
         ):
             _refuse_unknown(base, theirs, wanted)
             job = _plan(home, store, workspace, base, theirs, target, wanted, message, mark_conflicts)
@@ -196,6 +208,22 @@ def _hold_target(home: Home, target: str, *, wait_seconds: float = 60.0) -> Iter
                 yield
         except locks.Held as held:
             raise WorkspaceBusy(f"changes are being applied to {held}", hint="try again when it is done") from None
+
+
+@contextmanager
+def _with_hunks(store: Store, base: Tree, theirs: Tree, chosen: Mapping[str, Sequence[str]]) -> Iterator[Tree]:
+    """The workspace's state as if it had changed only these places of these files."""
+    if not chosen:
+        yield theirs
+        return
+    from carrel.snapshots.graft import choose_hunks
+
+    _refuse_unknown(base, theirs, list(chosen))
+    with store.writer() as writer:
+        root = choose_hunks(writer, base, theirs, chosen)
+        writer.commit()
+    with theirs.sibling(root) as tree:
+        yield tree
 
 
 def _refuse_unknown(base: Tree, theirs: Tree, paths: list[str]) -> None:

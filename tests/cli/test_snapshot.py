@@ -148,12 +148,31 @@ def test_a_sweep_says_beforehand_what_it_frees(aw: Aw, work: Path, monkeypatch: 
     for key in ("KEEP_ALL_DAYS", "KEEP_HOURLY_DAYS", "KEEP_DAILY_DAYS"):
         monkeypatch.setenv(f"AW_SNAPSHOTS__{key}", "0")
     planned = aw("sweep", "--dry-run").out.splitlines()
-    assert planned[0].split() == ["UID", "WORKSPACE", "SIZE", "WHY"]
+    assert planned[0].split() == ["WHAT", "KIND", "SIZE", "WHY"]
     assert "gone/a" in planned[1]
     assert "stays" in planned[1]
-    assert "2 snapshots, thinned out with age" in planned[2]
-    assert "KiB" in planned[3]
+    assert any("2 snapshots, thinned out with age" in line for line in planned)
+    assert any("contents that no state needs" in line and "KiB" in line for line in planned)
     assert len(aw.ok("snapshots", "fix/a")) == 4
-    kinds = [each["kind"] for each in aw.ok("sweep")]
-    assert kinds == ["workspace", "snapshot", "snapshot", "objects"]
+    kinds = [each["kind"] for each in aw.ok("sweep") if each["goes"]]
+    assert kinds == ["snapshot", "snapshot", "objects"]
     assert len(aw.ok("snapshots", "fix/a")) == 2
+
+
+def test_some_places_of_a_file_are_chosen_by_their_ids(aw: Aw, work: Path, origin: Path) -> None:
+    lines = [f"{number}\n" for number in range(40)]
+    (work / "long.txt").write_text("".join(lines))
+    aw("apply", "fix/a")
+    lines[3], lines[30] = "three\n", "thirty\n"
+    (work / "long.txt").write_text("".join(lines))
+    listed = aw("diff", "fix/a", "--hunks").out.splitlines()
+    assert [line.split(":")[0] for line in listed] == ["long.txt", "long.txt"]
+    (change,) = aw.ok("diff", "fix/a")["changes"]
+    ids = [hunk["id"] for hunk in change["hunks"]]
+    assert ids == [line.split()[0].split(":")[1] for line in listed]
+    aw("apply", "fix/a", "--hunk", f"long.txt:{ids[1]}")
+    assert (origin / "long.txt").read_text() == "".join(lines).replace("three\n", "3\n")
+    failed = aw("apply", "fix/a", "--hunk", f"long.txt:{ids[1]}")
+    assert failed.code == 3
+    assert "no hunk" in failed.err
+    assert aw("apply", "fix/a", "--hunk", "long.txt").code == 2

@@ -33,7 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "calls": {"errors", "model", "carrel", "settings"},
     "server": {"answers", "calls", "errors", "model", "carrel", "settings"},
     "page": {"errors", "model", "server"},
-    "cli": {"errors", "model", "carrel", "settings", "server", "page"},
+    "mcp": {"errors", "model", "carrel", "server"},
+    "cli": {"errors", "model", "carrel", "settings", "server", "page", "mcp"},
 }
 
 

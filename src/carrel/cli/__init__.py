@@ -105,6 +105,7 @@ GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
             "serve": ("carrel.cli.serve", "answer HTTP requests"),
             "page": ("carrel.cli.serve", "print a link that opens the page"),
             "token": ("carrel.cli.serve", "make, list and revoke tokens for workspaces"),
+            "mcp": ("carrel.cli.mcp", "serve a model's client over the Model Context Protocol"),
         },
     ),
     (

@@ -53,6 +53,7 @@ def _serve(door: Door, args: argparse.Namespace) -> None:
     mount = None if args.no_page else _page()
 
     def extend(app: App) -> None:
+        _mount_mcp(app)
         if mount is not None:
             mount(app, door.workspaces, settings)
 
@@ -67,6 +68,15 @@ def _serve(door: Door, args: argparse.Namespace) -> None:
 
     serve(door.workspaces, settings, ready=ready, load=lambda: _load(door), extend=extend)
     door.workspaces.clean_up()  # and no more: a request may still be at work in a thread, and ends with the process
+
+
+def _mount_mcp(app: App) -> None:
+    try:
+        from carrel.mcp.http import mount
+    except ModuleNotFoundError as error:
+        print(f"aw: no /mcp: {error.name} is not installed (pip install 'carrel[mcp]')", file=sys.stderr)
+        return
+    mount(app)
 
 
 def _page() -> Callable[[App, Local, Settings], object] | None:

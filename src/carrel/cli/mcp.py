@@ -1,0 +1,55 @@
+"""aw mcp."""
+
+from __future__ import annotations
+
+import os
+
+from carrel.cli.door import Command
+from carrel.errors import ToolMissing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from carrel.cli.door import Door
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ids", nargs="?", metavar="ID", help="the workspace; without it the client manages many")
+    parser.add_argument("--id", dest="id_option", metavar="ID", help="the same")
+    parser.add_argument(
+        "--folder",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a folder that the client may make workspaces from (else the current one, and the client's roots)",
+    )
+
+
+def _mcp(door: Door, args: argparse.Namespace) -> None:
+    try:
+        from carrel.mcp.stdio import serve
+    except ModuleNotFoundError as error:
+        raise ToolMissing(
+            f"the MCP server needs {error.name}, which is not installed", hint="pip install 'carrel[mcp]'"
+        ) from None
+    workspace_id = args.id_option or args.ids
+    if workspace_id is not None:
+        workspace_id = door.workspaces.get(workspace_id).id
+    serve(
+        door.workspaces,
+        workspace_id=workspace_id,
+        public_mount=door.settings.sandbox.public_mount,
+        folders=tuple(args.folder or [os.getcwd()]),
+    )
+
+
+COMMANDS = {
+    "mcp": Command(
+        arguments=_arguments,
+        run=_mcp,
+        examples="  aw mcp --id fix-login/a1           the files, commands and states of one workspace\n"
+        "  aw mcp --folder ~/projects/shop    make, fork and destroy workspaces too\n"
+        "  claude mcp add desk -- aw mcp --id fix-login/a1\n",
+    ),
+}

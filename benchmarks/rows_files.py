@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sqlite3
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from harness import Row
+from mcp_client import ToolServer, reference_server
 
 from carrel.system import files, walk
 from carrel.system.paths import Root
@@ -29,46 +29,6 @@ def rows(scratch: str) -> Iterator[Row]:
     for count, rounds in ((50_000, 9), (500_000, 3)):
         yield from _trees(f"{scratch}/tree-{count}", count, rounds)
     yield _remove(f"{scratch}/remove")
-
-
-class FilesystemServer:
-    """The reference MCP filesystem server of npm, spoken to over stdio."""
-
-    def __init__(self, directory: str, packages: str) -> None:
-        os.makedirs(packages, exist_ok=True)
-        name = "@modelcontextprotocol/server-filesystem"
-        subprocess.run(["npm", "install", "--silent", "--prefix", packages, name], check=True, capture_output=True)
-        program = f"{packages}/node_modules/{name}/dist/index.js"
-        self._process = subprocess.Popen(
-            ["node", program, directory], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        self._last = 0
-        client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
-        self._ask("initialize", client)
-        self._tell({"jsonrpc": "2.0", "method": "notifications/initialized"})
-
-    def _tell(self, message: dict[str, object]) -> None:
-        assert self._process.stdin
-        self._process.stdin.write(json.dumps(message).encode() + b"\n")
-        self._process.stdin.flush()
-
-    def _ask(self, method: str, params: dict[str, object]) -> dict[str, object]:
-        assert self._process.stdout
-        self._last += 1
-        self._tell({"jsonrpc": "2.0", "id": self._last, "method": method, "params": params})
-        while True:
-            answer = json.loads(self._process.stdout.readline())
-            if answer.get("id") == self._last:
-                return dict(answer["result"])
-
-    def call(self, tool: str, **arguments: object) -> None:
-        """Use one tool, and be sure that it did not refuse."""
-        answer = self._ask("tools/call", {"name": tool, "arguments": arguments})
-        assert not answer.get("isError"), answer
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 def _write_verb(top: str) -> Row:
@@ -99,7 +59,7 @@ def _write_verb(top: str) -> Row:
         "temporary file + os.replace": replaced,
         "the same + a durable sqlite3 insert": replaced_and_logged,
     }
-    server: FilesystemServer | None = None
+    server: ToolServer | None = None
 
     @contextmanager
     def hold() -> Iterator[None]:
@@ -108,7 +68,7 @@ def _write_verb(top: str) -> Row:
             server.close()
 
     if shutil.which("npm"):
-        server = FilesystemServer(raw, f"{top}/npm")
+        server = reference_server(raw, f"{top}/npm")
         path = os.path.realpath(f"{raw}/g")
         arms["npm filesystem server, write_file"] = lambda: server.call("write_file", path=path, content=text)
     return Row("write_file of 2 kB with its event", arms, rounds=30, inner=5, hold=hold)

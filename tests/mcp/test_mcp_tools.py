@@ -115,7 +115,11 @@ def test_many_workspaces_are_made_forked_and_destroyed(home_path: str, workspace
         gone = await call("destroy_workspace", workspace=forks[1])
         assert not gone.is_error, gone.content
 
-    ask(aw("mcp", "--folder", str(folder), "--home", home_path), questions)
+    async def yes(_: Any, asked: types.ElicitRequestFormParams) -> types.ElicitResult:
+        assert "destroy" in asked.message
+        return types.ElicitResult(action="accept", content={"allow": True})
+
+    ask(aw("mcp", "--folder", str(folder), "--home", home_path), questions, elicitation_callback=yes)
     assert (folder / "a.txt").read_text() == "theirs\n"
 
 

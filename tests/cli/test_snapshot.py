@@ -151,7 +151,7 @@ def test_a_sweep_says_beforehand_what_it_frees(aw: Aw, work: Path, monkeypatch: 
     assert planned[0].split() == ["WHAT", "KIND", "SIZE", "WHY"]
     assert "gone/a" in planned[1]
     assert "stays" in planned[1]
-    assert any("2 snapshots, thinned out with age" in line for line in planned)
+    assert any("2, thinned out with age" in line for line in planned)
     assert any("contents that no state needs" in line and "KiB" in line for line in planned)
     assert len(aw.ok("snapshots", "fix/a")) == 4
     kinds = [each["kind"] for each in aw.ok("sweep") if each["goes"]]

@@ -18,7 +18,25 @@ __version__ = VERSION
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from carrel.local import Local
+    from carrel.remote import Remote
     from carrel.settings import Settings
+
+
+def connect(url: str | None = None, token: str | None = None) -> Remote:
+    """The same verbs over HTTP, at the server of this address: the one given, else AW_URL with AW_TOKEN.
+
+    A run has both in its environment, with a token that is good for its own workspace only.
+    """
+    import os
+
+    from carrel.errors import InvalidUsage
+
+    url, token = url or os.environ.get("AW_URL"), token or os.environ.get("AW_TOKEN")
+    if not url or not token:
+        raise InvalidUsage("connecting wants an address and a token", hint="aw serve prints both")
+    from carrel.remote import Remote, Wire
+
+    return Remote(Wire(url, token))
 
 
 def open(

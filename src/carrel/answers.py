@@ -5,19 +5,21 @@ from __future__ import annotations
 from carrel.model.change import Change, Diff
 from carrel.model.event import Event
 from carrel.model.operation import Operation
-from carrel.model.run import Run
+from carrel.model.run import Command, Run
 from carrel.model.snapshot import Snapshot
 from carrel.model.token import Token
 from carrel.model.workspace import Workspace
 from carrel.snapshots.restore import Restored
 from carrel.store.log import Verification
 from carrel.system.files import Entry, Gone, Stat, Written
-from carrel.system.search import Found, Matches
+from carrel.system.search import Found, Matches, Named
 from carrel.system.walk import Tree
 from carrel.verbs.apply import Applied
+from carrel.verbs.attend import Glance
 from carrel.verbs.doctor import Probe
+from carrel.verbs.edit import Edited
 from carrel.verbs.mail import Message
-from carrel.verbs.recent import RecentFolder
+from carrel.verbs.recent import Folder, RecentFolder
 from carrel.verbs.repair import Finding
 from carrel.verbs.session import Turn
 from carrel.verbs.sweep import Candidate
@@ -29,15 +31,20 @@ __all__ = [
     "Applied",
     "Candidate",
     "Change",
+    "Command",
     "Diff",
+    "Edited",
     "Entry",
     "Event",
     "Explanation",
     "Finding",
+    "Folder",
     "Found",
+    "Glance",
     "Gone",
     "Matches",
     "Message",
+    "Named",
     "Operation",
     "Probe",
     "RecentFolder",

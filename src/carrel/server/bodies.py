@@ -30,6 +30,16 @@ class NewWorkspace(Body):
     lazy: bool = Field(False, description="take the id now, make the files at first use")
 
 
+class Destroy(Body):
+    """Workspaces to be moved to the trash."""
+
+    ids: list[Annotated[str, Field(min_length=1, max_length=401)]] = Field(
+        max_length=10_000, examples=[["fix-login/a1"]]
+    )
+    force: bool = False
+    reason: Annotated[str, Field(max_length=1000)] = "requested"
+
+
 class NewRun(Body):
     """A command to be run."""
 
@@ -114,6 +124,9 @@ class Sweep(Body):
     dry_run: bool = False
     everything: bool = Field(False, description="whatever is in the trash, however young")
     uids: list[Name] = Field([], max_length=100_000)
+    free_bytes: Annotated[int, Field(ge=0, le=1 << 62)] | None = Field(
+        None, description="take more, until this is free"
+    )
 
 
 class NewTemplate(Body):
@@ -124,7 +137,7 @@ class NewTemplate(Body):
     workspace: Annotated[str, Field(max_length=401)] | None = None
 
 
-class Folder(Body):
+class ChosenFolder(Body):
     """A folder to be selected."""
 
     folder: Annotated[str, Field(min_length=1, max_length=4096)]
@@ -149,3 +162,61 @@ class Stop(Body):
     """How to end a run."""
 
     at_once: bool = Field(False, description="SIGKILL without SIGTERM before")
+
+
+class OneEdit(Body):
+    """One replacement: the old text is quoted."""
+
+    old: Text
+    new: Text
+
+
+class Edits(Body):
+    """Replacements to be made in a file."""
+
+    path: Path
+    edits: list[OneEdit] = Field(min_length=1, max_length=1000)
+    dry_run: bool = False
+    context: Annotated[int, Field(ge=0, le=1000)] = 3
+
+
+class Prompt(Body):
+    """A text that may speak of old mounts."""
+
+    text: Annotated[str, Field(max_length=1_000_000)]
+
+
+class Turn(Body):
+    """An answer of an agent, after which the state is kept."""
+
+    message: Annotated[str, Field(max_length=1_000_000)]
+
+
+class Pin(Body):
+    """Why a workspace is to be kept."""
+
+    reason: Annotated[str, Field(max_length=1000)] = ""
+
+
+class Repair(Body):
+    """How to mend."""
+
+    rebuild_views: bool = False
+
+
+class NewWorkspaceRun(NewRun):
+    """A command to be run in a workspace that is made for it."""
+
+    source: Text = Field("empty", examples=["overlay:."])
+    id: Annotated[str, Field(min_length=1, max_length=401)] | None = None
+    config: dict[str, Any] | None = None
+
+
+class KeptCommand(Body):
+    """A command to be run to its end in the workspace's box, which is kept for the next one."""
+
+    command: list[Text] = Field(min_length=1, max_length=10_000, examples=[["pytest", "-q"]])
+    sandbox: Literal["auto", "bubblewrap", "vm"] = "auto"
+    network: Annotated[str, Field(max_length=10_000)] | None = None
+    timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 600
+    environment: dict[str, Text] = Field({})

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import unquote
 
 from fastapi import Depends, Request
 
@@ -97,12 +98,13 @@ def verbs_of(request: Request) -> Local:
     bearer, headers = bearer_of(request), request.headers
     actor, agent_of = bearer.actor_id, bearer.workspace_id
     if agent_of is None:  # the owner may act in another's name, and with fewer rights, never with more
-        actor = headers.get("x-aw-actor") or actor
+        actor = unquote(headers.get("x-aw-actor") or "") or actor
         agent_of = headers.get("x-aw-agent-of")
+        agent_of = None if agent_of is None else unquote(agent_of)
     return front_of(request).workspaces.acting_as(
         actor,
-        correlation_id=headers.get("x-correlation-id") or request.scope["state"]["request_id"],
-        causation_id=headers.get("x-causation-id") or "",
+        correlation_id=unquote(headers.get("x-correlation-id") or "") or request.scope["state"]["request_id"],
+        causation_id=unquote(headers.get("x-causation-id") or ""),
         agent_of=agent_of,
         run_id=run_of(bearer.actor_id),
     )

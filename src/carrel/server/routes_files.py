@@ -12,9 +12,11 @@ from fastapi import Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from carrel.answers import Found, Gone, Matches, Stat, Written
+from carrel.answers import Edited, Found, Gone, Matches, Named, Stat, Written
 from carrel.errors import BadRequest, FileChanged, FileExists, RangeNotSatisfiable, TooSlow
-from carrel.server.bodies import Move, NewDirectory
+from carrel.model.edit import Edit
+from carrel.model.value import Value
+from carrel.server.bodies import Edits, Move, NewDirectory
 from carrel.server.front import Verbs, WorkspaceId
 from carrel.server.routing import WORKSPACE, failing, make_router
 from carrel.server.streams import Paced, in_threads
@@ -26,6 +28,14 @@ AT_ONCE = 1 << 20  # bytes that are read and sent in one piece
 LEAST_BYTES = 1 << 10  # per second, of an upload
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _CONTENT: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+
+
+class Resolved(Value):
+    """A path relative to the workspace."""
+
+    path: str
+
+
 Path = Annotated[str, Query(max_length=4096, description="relative to the workspace")]
 Condition = Annotated[str | None, Header(description="the ETag that the file must have")]
 
@@ -105,6 +115,7 @@ async def write_file(
     path: str,
     parents: bool = False,
     append: bool = False,
+    create_only: bool = False,
     if_match: Condition = None,
     if_none_match: Annotated[str | None, Header(description="`*`: the file must be new")] = None,
 ) -> Response:
@@ -116,7 +127,13 @@ async def write_file(
     def write() -> Written:
         try:
             return verbs.write_file(
-                id, path, upload, parents=parents, append=append, create_only=is_new, if_digest=_digest(if_match)
+                id,
+                path,
+                upload,
+                parents=parents,
+                append=append,
+                create_only=create_only or is_new,
+                if_digest=_digest(if_match),
             )
         except FileExists as error:
             if is_new:
@@ -151,11 +168,40 @@ def make_directory(verbs: Verbs, id: WorkspaceId, body: NewDirectory) -> Respons
 
 
 @router.get(f"{WORKSPACE}/tree", response_model=dict[str, Any], responses=failing(404))
-def tree(verbs: Verbs, id: WorkspaceId, path: Path = ".") -> Response:
-    """The nested tree below a directory: a directory is an object, a file is "file"; links are left out."""
+def tree(verbs: Verbs, id: WorkspaceId, path: Path = ".", counts: bool = False) -> Response:
+    """The nested tree below a directory: a directory is an object, a file is "file"; links are left out.
+
+    With `counts` it is `tree` beside the numbers of `files`, `directories`, `links` and others."""
+    if counts:
+        return answer(verbs.tree(id, path))
     pieces = verbs.tree_json(id, path)
     first = next(pieces)
     return Paced(lambda: in_threads(_with_first(first, pieces)), "application/json")
+
+
+@router.get(f"{WORKSPACE}/paths", response_model=list[Named], responses=failing(404))
+def list_paths(
+    verbs: Verbs,
+    id: WorkspaceId,
+    path: Path = ".",
+    pattern: Annotated[str, Query(max_length=4096, description="a glob")] = "**",
+    exclude: Annotated[str, Query(max_length=4096, description="globs, separated by line breaks")] = "",
+) -> Response:
+    """Everything below a directory whose path from there matches; links as links."""
+    return answer(verbs.list_paths(id, path, pattern=pattern, exclude=exclude.split("\n") if exclude else ()))
+
+
+@router.get(f"{WORKSPACE}/resolve", response_model=Resolved, responses=failing(404))
+def resolve(verbs: Verbs, id: WorkspaceId, path: Annotated[str, Query(max_length=4096)]) -> Response:
+    """A strict path for one that a person or agent wrote; an escape is refused."""
+    return answer(Resolved(path=verbs.resolve(id, path)))
+
+
+@router.post(f"{WORKSPACE}/edit", response_model=Edited, responses=failing(404, 409, 412))
+def edit_file(verbs: Verbs, id: WorkspaceId, body: Edits) -> Response:
+    """Replace quoted text in a file."""
+    edits = [Edit(old=each.old, new=each.new) for each in body.edits]
+    return answer(verbs.edit_file(id, body.path, edits, dry_run=body.dry_run, context=body.context))
 
 
 @router.get(f"{WORKSPACE}/search", response_model=Found | Matches, responses=failing(404))

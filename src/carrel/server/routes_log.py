@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from carrel.answers import Event
 from carrel.errors import BadRequest
+from carrel.model.value import Value
 from carrel.server.front import Asker, Here, Verbs
 from carrel.server.reach import shown_event
 from carrel.server.routing import failing, make_router
@@ -61,6 +62,18 @@ async def events(
             yield piece or b":\n\n"
 
     return Stream(hub, pieces, "text/event-stream")
+
+
+class Last(Value):
+    """Where the log ends."""
+
+    position: int
+
+
+@router.get("/api/events/last", response_model=Last, responses=failing())
+def last_position(verbs: Verbs) -> Response:
+    """The position of the newest event, 0 if there is none."""
+    return answer(Last(position=verbs.last_position()))
 
 
 def resume_at(last_event_id: str | None, after: int | None) -> int | None:

@@ -7,10 +7,10 @@ from typing import Annotated
 from fastapi import Query
 from starlette.responses import Response
 
-from carrel.answers import Message, Probe, RecentFolder, Snapshot, Template, Token, Usage, Workspace
+from carrel.answers import Finding, Folder, Message, Probe, RecentFolder, Snapshot, Template, Token, Usage, Workspace
 from carrel.errors import Forbidden
 from carrel.model.value import Value
-from carrel.server.bodies import Folder, NewMessage, NewSnapshot, NewTemplate, NewToken, Restore
+from carrel.server.bodies import ChosenFolder, NewMessage, NewSnapshot, NewTemplate, NewToken, Repair, Restore
 from carrel.server.front import OWNER, Asker, Verbs, WorkspaceId
 from carrel.server.once import AskedOnce, reply
 from carrel.server.routes_states import RestoreDone, list_snapshots, restore_snapshot, take_snapshot
@@ -25,6 +25,14 @@ class Health(Value):
     """That the server answers; it says nothing else to those without a token."""
 
     status: str
+
+
+class Proof(Value):
+    """How much of the log was looked at; what is wrong is an error."""
+
+    events: int
+    streams: int
+    records: int
 
 
 class TokenMade(Value):
@@ -59,7 +67,7 @@ def recent(verbs: Verbs) -> Response:
 
 
 @router.post("/api/recent", response_model=RecentFolder, responses=failing(404), dependencies=OWNER)
-def open_folder(verbs: Verbs, body: Folder) -> Response:
+def open_folder(verbs: Verbs, body: ChosenFolder) -> Response:
     """Select a folder of the server's machine."""
     return answer(verbs.open_folder(body.folder))
 
@@ -83,6 +91,25 @@ def remove_template(verbs: Verbs, name: str) -> Response:
     """Forget a template."""
     verbs.remove_template(name)
     return Response(status_code=204)
+
+
+@router.get("/api/folders", response_model=Folder, responses=failing(404), dependencies=OWNER)
+def browse(verbs: Verbs, path: Annotated[str, Query(min_length=1, max_length=4096)]) -> Response:
+    """What is in a folder of the server's machine, to choose from."""
+    return answer(verbs.browse(path))
+
+
+@router.get("/api/verify", response_model=Proof, responses=failing(), dependencies=OWNER)
+def verify(verbs: Verbs) -> Response:
+    """Prove the log: its hash chains and its views."""
+    found = verbs.verify()
+    return answer(Proof(events=found.events, streams=found.streams, records=found.records))
+
+
+@router.post("/api/repair", response_model=list[Finding], responses=failing(507), dependencies=OWNER)
+def repair(verbs: Verbs, body: Repair) -> Response:
+    """Mend what can be mended without a loss."""
+    return answer(verbs.repair(rebuild_views=body.rebuild_views))
 
 
 # -- mail --------------------------------------------------------------------------------------------------------------

@@ -10,20 +10,35 @@ from fastapi import Depends, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from carrel.answers import Explanation, Run
+from carrel.answers import Explanation, Glance, Run
 from carrel.errors import RunNotFound, TimedOut
 from carrel.model.token import Bearer
-from carrel.server.bodies import NewRun, Stop
-from carrel.server.front import Asker, Front, Here, Verbs, WorkspaceId, bearer_of, front_of
+from carrel.model.value import Value
+from carrel.server.bodies import KeptCommand, NewRun, NewWorkspaceRun, Stop
+from carrel.server.front import OWNER, Asker, Front, Here, Verbs, WorkspaceId, bearer_of, front_of
 from carrel.server.once import AskedOnce
 from carrel.server.reach import shown_run
 from carrel.server.routes_log import resume_at
 from carrel.server.routing import WORKSPACE, failing, make_router
-from carrel.server.streams import HEARTBEAT_SECONDS, Paced, Stream, Tail, in_threads
-from carrel.server.wire import answer, encode
+from carrel.server.streams import HEARTBEAT_SECONDS, Paced, Stream, Tail, in_threads, one_line
+from carrel.server.wire import answer
 
 router = make_router(tags=["runs"])
 MAX_WAIT_SECONDS = 60
+
+
+class Finished(Value):
+    """A command that ended in a box that is kept; what it printed as base64."""
+
+    run_id: str
+    command: list[str]
+    exit_code: int
+    seconds: float
+    reason: str
+    error: dict[str, object] | None
+    stdout: str
+    stderr: str
+    dropped_bytes: int
 
 
 def run_of(request: Request, run: str) -> Run:
@@ -48,6 +63,24 @@ def start_run(verbs: Verbs, once: AskedOnce, asker: Asker, id: WorkspaceId, body
     done = once.do(verbs, "run", id, {"id": id, **body.model_dump(exclude_unset=True)})
     started = Run(**done) if isinstance(done, dict) else done
     return answer(shown_run(asker, started), 201, {"location": f"/api/runs/{started.id}"})
+
+
+@router.post(
+    "/api/runs", status_code=201, response_model=Run, responses=failing(404, 409, 502, 504, 507), dependencies=OWNER
+)
+def run_new(verbs: Verbs, body: NewWorkspaceRun) -> Response:
+    """Make a workspace and start a command in it. A clone that fails is a failed run in a failed workspace."""
+    options = body.model_dump(exclude={"source", "command"}, exclude_unset=True)
+    started = verbs.run_new(body.source, body.command, **options)
+    return answer(started, 201, {"location": f"/api/runs/{started.id}"})
+
+
+@router.post(f"{WORKSPACE}/commands", response_model=Finished, responses=failing(404, 409, 504, 507))
+def run_kept(verbs: Verbs, id: WorkspaceId, body: KeptCommand) -> Response:
+    """Run a command to its end in the workspace's box, which is kept for the next one."""
+    done = verbs.run_kept(id, body.command, **body.model_dump(exclude={"command"}))
+    streams = {name: b64encode(getattr(done, name)).decode() for name in ("stdout", "stderr")}
+    return answer(Finished(**{**done.__dict__, **streams}))
 
 
 @router.get(f"{WORKSPACE}/runs", response_model=list[Run], responses=failing(404))
@@ -87,6 +120,17 @@ async def get_run(
 def stop_run(verbs: Verbs, asker: Asker, run: ThisRun, body: Stop | None = None) -> Response:
     """End a run: its whole tree is asked to stop, then killed. One that has ended is left as it is."""
     return answer(shown_run(asker, verbs.stop(run.id, at_once=body.at_once if body else False)))
+
+
+@router.get("/api/runs/{run}/glance", response_model=Glance, responses=failing(404))
+def glance(
+    verbs: Verbs,
+    run: ThisRun,
+    offset: Annotated[int, Query(ge=0, le=1 << 62)] = 0,
+    line: Annotated[str, Query(max_length=10_000)] = "",
+) -> Response:
+    """The last line that a run printed, and where to look on from."""
+    return answer(verbs.glance(run.id, offset, line))
 
 
 @router.get("/api/runs/{run}/why", response_model=Explanation, responses=failing(404))
@@ -162,4 +206,4 @@ def _frame(number: int, piece: tuple[int, int, bytes]) -> bytes:
         shown["text"] = data.decode()
     except UnicodeDecodeError:
         shown["base64"] = b64encode(data).decode()
-    return b"id: %d\ndata: %s\n\n" % (number, encode(shown))
+    return b"id: %d\ndata: %s\n\n" % (number, one_line(shown))

@@ -7,12 +7,13 @@ from typing import Annotated, Any
 from fastapi import Query
 from starlette.responses import Response
 
-from carrel.answers import Applied, Candidate, Change, Diff, Operation, Restored, Snapshot, Workspace
+from carrel.answers import Applied, Candidate, Change, Diff, Operation, Restored, Snapshot, Turn, Workspace
 from carrel.errors import OperationNotFound
 from carrel.model.call import Call
 from carrel.model.token import Bearer
 from carrel.model.value import Value
 from carrel.server.bodies import Apply, BringBack, Fork, NewSnapshot, Restore, Sweep, Undo
+from carrel.server.bodies import Turn as NewTurn
 from carrel.server.front import OWNER, Asker, Verbs, WorkspaceId
 from carrel.server.once import ACCEPTED, AskedOnce, Running, reply, shown
 from carrel.server.routing import WORKSPACE, failing, make_router
@@ -55,20 +56,32 @@ def restore_snapshot(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: Resto
     return reply(once.do(verbs, "restore", id, arguments, detachable=True))
 
 
+@router.get(f"{WORKSPACE}/turns", response_model=list[Turn], responses=failing(404))
+def list_turns(verbs: Verbs, id: WorkspaceId) -> Response:
+    """The states that were kept after answers, oldest first."""
+    return answer(verbs.session(id).turns())
+
+
+@router.post(f"{WORKSPACE}/turns", status_code=201, response_model=Turn, responses=failing(404, 409, 507))
+def respond(verbs: Verbs, id: WorkspaceId, body: NewTurn) -> Response:
+    """Keep the state after an answer, named after its message."""
+    return answer(verbs.session(id).respond(body.message), 201)
+
+
 @router.get(f"{WORKSPACE}/diff", response_model=Diff, responses=failing(404, 409))
 def diff(
     verbs: Verbs,
     id: WorkspaceId,
     from_: Annotated[str, Query(alias="from", min_length=1, max_length=200)] = "base",
     to: State = "now",
-    path: Annotated[str | None, Query(min_length=1, max_length=4096, description="only what is there or below")] = None,
+    paths: Annotated[str, Query(max_length=30_000, description="only what is there or below; by line breaks")] = "",
     text: bool = True,
     git_files: bool = False,
     context: Annotated[int, Query(ge=0, le=100_000)] = 3,
 ) -> Response:
     """What changed between two states: a list of paths, and as `text` a unified diff."""
-    paths = [path] if path else []
-    return answer(verbs.diff(id, from_=from_, to=to, paths=paths, text=text, git_files=git_files, context=context))
+    chosen = paths.split("\n") if paths else []
+    return answer(verbs.diff(id, from_=from_, to=to, paths=chosen, text=text, git_files=git_files, context=context))
 
 
 @router.get(f"{WORKSPACE}/status", response_model=list[Change], responses=failing(404, 409))
@@ -164,4 +177,4 @@ def restore_trashed(verbs: Verbs, name: str, body: BringBack) -> Response:
 @router.post("/api/sweep", response_model=list[Candidate], responses=failing(404, 409), dependencies=OWNER)
 def sweep(verbs: Verbs, body: Sweep) -> Response:
     """Delete for good what has been in the trash for its time."""
-    return answer(verbs.sweep(dry_run=body.dry_run, everything=body.everything, uids=body.uids))
+    return answer(verbs.sweep(**body.model_dump()))

@@ -10,7 +10,8 @@ from starlette.responses import Response
 from carrel.answers import Usage, Workspace
 from carrel.errors import InvalidId, RunNotFound, WorkspaceBusy
 from carrel.model.names import DEFAULT_AGENT, format_id, parse_id
-from carrel.server.bodies import NewWorkspace
+from carrel.model.value import Value
+from carrel.server.bodies import Destroy, NewWorkspace, Pin, Prompt
 from carrel.server.front import OWNER, Asker, Here, Verbs, WorkspaceId, check_reach
 from carrel.server.once import ACCEPTED, AskedOnce, field, reply
 from carrel.server.reach import shown_workspace
@@ -18,6 +19,21 @@ from carrel.server.routing import WORKSPACE, failing, make_router
 from carrel.server.wire import answer
 
 router = make_router(tags=["workspaces"])
+
+
+class Place(Value):
+    """Where a workspace is."""
+
+    path: str
+    public: str
+
+
+class Text(Value):
+    """A text."""
+
+    text: str
+
+
 Reason = Annotated[str, Query(max_length=1000)]
 
 
@@ -53,6 +69,23 @@ def list_workspaces(verbs: Verbs, asker: Asker, task_id: str | None = None, all:
         found = [each for each in found if each.id == asker.workspace_id]
         return answer([shown_workspace(asker, each, verbs.public_mount(each.id)) for each in found])
     return answer(found)
+
+
+@router.delete("/api/workspaces", response_model=list[Workspace], responses=failing(404, 409, 507), dependencies=OWNER)
+def destroy_task(
+    verbs: Verbs,
+    task_id: Annotated[str, Query(min_length=1, max_length=200)],
+    force: bool = False,
+    reason: Reason = "requested",
+) -> Response:
+    """Move every workspace of a task to the trash, as one operation."""
+    return answer(verbs.destroy_task(task_id, force=force, reason=reason))
+
+
+@router.post("/api/destroy", response_model=list[Workspace], responses=failing(404, 409, 507), dependencies=OWNER)
+def destroy_several(verbs: Verbs, body: Destroy) -> Response:
+    """Move workspaces to the trash, as one operation."""
+    return answer(verbs.destroy(*body.ids, force=body.force, reason=body.reason))
 
 
 @router.get("/api/workspaces/{task}", response_model=Workspace, responses=failing(404))
@@ -92,6 +125,36 @@ def destroy_workspace(verbs: Verbs, id: WorkspaceId, force: bool = False, reason
 def workspace_usage(verbs: Verbs, id: WorkspaceId) -> Response:
     """What a workspace takes on the disk, and how full the disk is."""
     return answer(verbs.usage(id))
+
+
+@router.get(f"{WORKSPACE}/path", response_model=Place, responses=failing(404, 409), dependencies=OWNER)
+def workspace_path(verbs: Verbs, id: WorkspaceId) -> Response:
+    """Where the workspace stands on the server's machine, ready to be used, and where its agent sees it."""
+    return answer(Place(path=verbs.path(id), public=verbs.public_mount(id)))
+
+
+@router.get(f"{WORKSPACE}/origin", response_model=list[str], responses=failing(404), dependencies=OWNER)
+def origin_changes(verbs: Verbs, id: WorkspaceId, limit: Annotated[int, Query(ge=1, le=100_000)] = 100) -> Response:
+    """Paths in the folder of an overlay that changed since the workspace was made."""
+    return answer(verbs.origin_changes(id, limit=limit))
+
+
+@router.post(f"{WORKSPACE}/prompt", response_model=Text, responses=failing(404))
+def adapt_prompt(verbs: Verbs, id: WorkspaceId, body: Prompt) -> Response:
+    """A text with old mount names replaced by where this workspace appears to its agent."""
+    return answer(Text(text=verbs.adapt_prompt(body.text, id)))
+
+
+@router.post(f"{WORKSPACE}/pin", response_model=Workspace, responses=failing(404, 409), dependencies=OWNER)
+def pin(verbs: Verbs, id: WorkspaceId, body: Pin) -> Response:
+    """Keep a workspace from every sweep."""
+    return answer(verbs.pin(id, reason=body.reason))
+
+
+@router.delete(f"{WORKSPACE}/pin", response_model=Workspace, responses=failing(404, 409), dependencies=OWNER)
+def unpin(verbs: Verbs, id: WorkspaceId) -> Response:
+    """Let sweeps take a workspace again."""
+    return answer(verbs.unpin(id))
 
 
 def address(task: str, agent: str) -> str:

@@ -138,7 +138,20 @@ class Hub:
 
 def frame(event: Event) -> bytes:
     """One event of the stream: one line of JSON, in which a line break can only be escaped."""
-    return b"id: %d\ndata: %s\n\n" % (event.position, encode(event))
+    return b"id: %d\ndata: %s\n\n" % (event.position, one_line(event))
+
+
+def one_line(value: object) -> bytes:
+    """JSON in which nothing is left that any reader takes for the end of a line."""
+    text = encode(value)
+    for mark, escaped in _MARKS:
+        if mark in text:
+            text = text.replace(mark, escaped)
+    return text
+
+
+# Line breaks that JSON allows within text: next line, line separator, paragraph separator.
+_MARKS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
 
 
 def _shown(event: Event, text: bytes, wanted: Wanted) -> bytes:

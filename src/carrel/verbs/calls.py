@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from carrel.model.event import Event
 
 WAIT_SECONDS = 60.0
+STREAM = ""  # that no task can have: what happens in a task is told without the way it was asked for
 
 
 def accept_call(
@@ -54,7 +55,7 @@ def accept_call(
         position=home.log.last_position(),
     )
     try:
-        home.log.append(_stream(workspace_id), (fact,), home.caller)
+        home.log.append(STREAM, (fact,), home.caller)
     except LabelTaken:
         record = home.log.find_live("call", key)
         if record is None or record["body"] != body:
@@ -89,7 +90,7 @@ def effects_of(home: Home, call: Call) -> list[Event]:
 def end_call(home: Home, call: Call, *, answer: object = None, error: dict[str, object] | None = None) -> Call:
     """Write down how it ended."""
     ended = CallFailed(call_id=call.call_id, error=error) if error else None
-    home.record(_stream(call.workspace_id), ended or CallCompleted(call_id=call.call_id, answer=answer))
+    home.record(STREAM, ended or CallCompleted(call_id=call.call_id, answer=answer))
     return get_call(home, call.call_id)
 
 
@@ -114,7 +115,7 @@ def record_start(home: Home, call: Call) -> None:
     from carrel.system import process
 
     fact = CallStarted(call_id=call.call_id, pid=os.getpid(), start_time=process.read_start_time(os.getpid()) or 0)
-    home.record(_stream(call.workspace_id), fact, durable=False)
+    home.record(STREAM, fact, durable=False)
 
 
 def cancel_call(home: Home, call_id: str) -> Call:
@@ -133,7 +134,7 @@ def cancel_call(home: Home, call_id: str) -> Call:
     with hold_call(home, call_id) as call:
         settle(home)
         if not call.is_over and not _is_done(home, call):
-            home.record(_stream(call.workspace_id), CallCancelled(call_id=call_id))
+            home.record(STREAM, CallCancelled(call_id=call_id))
     return get_call(home, call_id)
 
 
@@ -168,8 +169,3 @@ def left_calls(home: Home) -> list[Call]:
             with suppress(WorkspaceBusy), home.hold(call.call_id, wait_seconds=0):
                 found.append(call)
     return found
-
-
-def _stream(workspace_id: str) -> str:
-    """The task; what is about none is in a stream that no task can have."""
-    return workspace_id.partition("/")[0]

@@ -55,6 +55,11 @@ try:
     assert refused.error and refused.error["code"] == "sandbox_unavailable", refused
 except SandboxUnavailable:
     pass
+strict = workspaces.create("overlay:origin", id="t/s", config={"policy": {"execute": "deny"}})
+for id, said in ((strict.id, ["no"] * 4), (desk.id, ["executed"] * 4)):
+    script = "cp x $p/y 2>/dev/null; chmod +x $p/y; $p/y 2>/dev/null || echo no"
+    script = f"printf '#!/bin/sh\\\\necho executed\\\\n' > x; for p in . /tmp /dev/shm ~; do {script}; done"
+    assert run("sh", "-c", script, id=id).split() == said, id
 folder = workspaces.create("folder:origin", id="t/f")
 run("touch", "here", id=folder.id)
 assert os.path.exists("origin/here")

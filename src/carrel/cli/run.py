@@ -377,6 +377,8 @@ def walls_of(enforcement: dict[str, object]) -> list[tuple[str, str]]:
         (name, ", ".join(map(str, _items(enforcement.get(name)))) or "not held")
         for name in ("files", "network", "processes", "kernel")
     ]
+    if enforcement.get("execute"):
+        found.append(("no execution of files", ", ".join(map(str, _items(enforcement["execute"])))))
     limits = enforcement.get("limits")
     if isinstance(limits, dict):
         found += [(f"limit {name}", ", ".join(held)) for name, held in limits.items()]

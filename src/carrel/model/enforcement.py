@@ -38,6 +38,7 @@ class Enforcement(Value):
     network: tuple[str, ...] = ()
     processes: tuple[str, ...] = ()
     kernel: tuple[str, ...] = ()
+    execute: tuple[str, ...] = ()  # what keeps files of the workspace from being executed, where its policy denies that
     limits: dict[str, tuple[str, ...]] = {}
     uid: int | None = None  # the host's user behind the run; None is whoever started it
     landlock: int = 0  # version of the interface found and used

@@ -63,6 +63,7 @@ class Mount(Value):
     source: str
     target: str
     writable: bool = False
+    executable: bool = True  # in a confinement that is not, only for what cannot be written and is named so
 
 
 class Confinement(Value):
@@ -78,6 +79,7 @@ class Confinement(Value):
     network: str = "none"  # none, host, or proxy: only what the proxy lets through
     uid: int = 64042  # the user behind the sandbox when root starts it
     gid: int = 64042
+    executable: bool = True  # whether what the command can write can be executed: the workspace, /tmp, its home
     tmp_bytes: int = 2 << 30  # of /tmp, /dev/shm and the home together: each may take that much at most
     hostname: str = "carrel"
     user: str = "agent"

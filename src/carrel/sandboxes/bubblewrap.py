@@ -24,7 +24,7 @@ from carrel.model.enforcement import Enforcement
 from carrel.sandboxes import Confinement, Promises
 from carrel.system import landlock, seccomp, shim
 from carrel.system.process import Launch, keep, keep_bytes
-from carrel.system.stage import Source
+from carrel.system.stage import SCRATCH, SCRATCH_NAMES, Source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -246,6 +246,7 @@ class _Cell:
             network=network[self._confinement.network],
             processes=("process namespace", "ipc namespace", *scoped),
             kernel=("seccomp", "no capabilities", "no new privileges", "user namespaces disabled"),
+            execute=() if self._confinement.executable else ("noexec mounts", *by_landlock, "seccomp"),
             uid=self._confinement.uid if self._as_root else os.geteuid(),
             landlock=self._abi,
             notes=tuple(notes),
@@ -295,7 +296,7 @@ class _Cell:
             options.append("--as-pid-1")
         for name, value in environment.items():
             options += ["--setenv", name, value]
-        options += ["--seccomp", data(seccomp.program(), "seccomp")]
+        options += ["--seccomp", data(seccomp.program(executable=self._confinement.executable), "seccomp")]
         front: tuple[str, ...] = ()
         if shim.is_supported():
             body = shim.build(
@@ -323,6 +324,9 @@ class _Cell:
             uid=self._confinement.uid if self._as_root else None,
             gid=self._confinement.gid if self._as_root else None,
             stage=self._sources() if self._as_root else None,
+            scratch_bytes=0 if self._confinement.executable else self._confinement.tmp_bytes,
+            scratch=self._scratch,
+            no_exec=() if self._as_root else self._closed(),
             rlimits=() if front else tuple(rlimits),
             reports=bool(front),
             guarded=True,
@@ -348,15 +352,43 @@ class _Cell:
                 options += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
             elif os.path.isdir(f"/{name}"):
                 options += ["--ro-bind", f"/{name}", f"/{name}"]
-        options += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp", "--perms", "1777", "--size", size]
-        options += ["--tmpfs", "/dev/shm", "--remount-ro", "/dev", "--dir", "/run", "--dir", "/var"]
+        if self._confinement.executable:
+            options += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp", "--perms", "1777", "--size", size]
+            options += ["--tmpfs", "/dev/shm", "--size", size, "--tmpfs", self._home]
+        else:
+            for name, target in zip(SCRATCH_NAMES, ("/tmp", "/dev/shm", self._home), strict=True):
+                options += ["--bind", f"{self._scratch}/{name}", target]
+        options += ["--remount-ro", "/dev", "--dir", "/run", "--dir", "/var"]
         options += ["--symlink", "../tmp", "/var/tmp", "--symlink", "../run", "/var/run"]
-        options += ["--size", size, "--tmpfs", self._home]
         for tool in self._tools():
             options += ["--ro-bind", tool, tool]
         for mount in self._confinement.mounts:
             options += ["--bind" if mount.writable else "--ro-bind", os.path.realpath(mount.source), mount.target]
         return options
+
+    @property
+    def _scratch(self) -> str:
+        """Where the space is that replaces /tmp, /dev/shm and the home: nothing in it can be executed.
+
+        An ordinary user needs a directory of the host to mount it on, one that nothing is taken from."""
+        if self._as_root or self._confinement.executable:
+            return SCRATCH
+        mounts = (mount.source for mount in self._confinement.mounts)
+        used = [os.path.realpath(path) for path in (self._confinement.workspace, *self._tools(), *mounts)]
+        for folder in ("/mnt", "/media", "/srv", "/opt", "/home"):
+            if os.path.isdir(folder) and not any(f"{path}/".startswith(f"{folder}/") for path in used):
+                return folder
+        raise SandboxUnavailable(
+            "there is no place to mount a space on from which nothing can be executed",
+            hint="make an empty directory /mnt, or let the policy allow execute",
+        )
+
+    def _closed(self) -> tuple[str, ...]:
+        """The host's paths from which nothing can be executed inside."""
+        if self._confinement.executable:
+            return ()
+        mounts = (mount.source for mount in self._confinement.mounts if mount.writable or not mount.executable)
+        return tuple(os.path.realpath(path) for path in (self._confinement.workspace, *mounts))
 
     @property
     def _home(self) -> str:
@@ -395,7 +427,8 @@ class _Cell:
     def _workspace_options(self, descriptors: list[int]) -> list[str]:
         public = self._confinement.public_mount.rstrip("/")
         # not by descriptor where it is another namespace's: there the path leads elsewhere, to the merged view
-        if "--bind-fd" in self._features and not self._as_root and self._confinement.holder is None:
+        by_descriptor = "--bind-fd" in self._features and not self._as_root and self._confinement.executable
+        if by_descriptor and self._confinement.holder is None:
             descriptors.append(keep(os.dup(self._workspace)))
             options = ["--bind-fd", str(descriptors[-1]), public]
         else:
@@ -434,11 +467,16 @@ class _Cell:
         lists = landlock.grant(landlock.READ_DIR, self._abi)
         rules = [("/", lists), ("/usr", read), ("/etc", read), ("/run", read), ("/dev", use), ("/proc", use)]
         rules += [(f"/{name}", read) for name in _TOP if not os.path.islink(f"/{name}")]
+        if not self._confinement.executable:
+            write &= ~landlock.EXECUTE
         rules += [(path, write) for path in ("/tmp", "/dev/shm", self._home, self._confinement.public_mount)]
         rules += [(tool, read) for tool in self._tools()]
         for mount in self._confinement.mounts:
             only = -1 if os.path.isdir(mount.source) else landlock.FILE_ONLY
-            rules.append((mount.target, (write if mount.writable else read) & only))
+            rights = write if mount.writable else read
+            if not (self._confinement.executable or mount.executable):
+                rights &= ~landlock.EXECUTE
+            rules.append((mount.target, rights & only))
         return rules
 
     def _sources(self) -> tuple[Source, ...]:
@@ -451,11 +489,12 @@ class _Cell:
                 if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")
             }
         )
+        closed = self._closed()
         for mount in self._confinement.mounts:
             path = os.path.realpath(mount.source)
-            sources[path] = Source(path=path, writable=mount.writable)
+            sources[path] = Source(path=path, writable=mount.writable, executable=path not in closed)
         workspace = os.path.realpath(self._confinement.workspace)
-        sources[workspace] = Source(path=workspace, writable=True)
+        sources[workspace] = Source(path=workspace, writable=True, executable=self._confinement.executable)
         sources["/proc"] = Source(path="/proc", recursive=False, as_it_is=True)
         sources["/dev"] = Source(path="/dev", recursive=False, devices=True, writable=True)
         if not self._launcher.startswith("/usr/"):
@@ -471,7 +510,9 @@ def _is_beneath_another(path: str, sources: dict[str, Source]) -> bool:
     parts = path.split("/")
     above = ("/".join(parts[:count]) for count in range(len(parts) - 1, 1, -1))
     nearest = next((sources[folder] for folder in above if folder in sources and sources[folder].recursive), None)
-    return nearest is not None and nearest.writable == sources[path].writable
+    if nearest is None:
+        return False
+    return (nearest.writable, nearest.executable) == (sources[path].writable, sources[path].executable)
 
 
 def _join(*parts: str) -> str:

@@ -45,6 +45,9 @@ class Launch(Value):
     uid: int | None = None
     gid: int | None = None
     stage: tuple[stage.Source, ...] | None = None  # root's small root, made before stepping down
+    scratch_bytes: int = 0  # of a space from which nothing can be executed, made before the launcher starts
+    scratch: str = ""  # where that is, without a stage
+    no_exec: tuple[str, ...] = ()  # paths from which nothing can be executed, without a stage
     rlimits: tuple[tuple[int, int], ...] = ()  # for a program that has no shim to set them
     reports: bool = False  # a shim reports the start; otherwise the success of exec is all there is to know
     holder: int | None = None  # start in the user and mount namespaces of this process
@@ -146,7 +149,7 @@ def spawn(
             if launch.holder is not None:
                 _enter_namespaces(launch.holder)
             if launch.guarded and os.geteuid() != 0:
-                lifeline = _guard()
+                lifeline = _guard(mounts=bool(launch.no_exec))
             os.setsid()
             os.set_inheritable(REPORT_FD, launch.reports)
             if terminal:
@@ -154,7 +157,9 @@ def spawn(
             for descriptor in launch.keep:
                 os.set_inheritable(descriptor, True)
             if launch.stage is not None:
-                stage.enter(launch.stage)
+                stage.enter(launch.stage, launch.scratch_bytes, -1 if launch.uid is None else launch.uid)
+            elif launch.no_exec:
+                stage.forbid_execution(launch.no_exec, launch.scratch, launch.scratch_bytes)
             _set_rlimits(launch.rlimits)
             os.chdir(launch.directory)
             if launch.uid is not None:
@@ -210,13 +215,17 @@ def _fork_guarded() -> int:
     return pid
 
 
-def _guard() -> int:
+def _guard(*, mounts: bool = False) -> int:
     """For an ordinary user: a user namespace to be allowed the process namespace, and a parent outside that waits.
 
     Gives the lifeline to that parent. Where unknown programs may not do this, as on Ubuntu, the launcher stays as it
-    is, and a kill of everything in the wrong millisecond may leave a process that waits and does nothing."""
+    is, and a kill of everything in the wrong millisecond may leave a process that waits and does nothing. With
+    `mounts` there is a mount namespace too, and no going on without."""
     uid, gid = os.geteuid(), os.getegid()
-    if _is_restricted() or libc.unshare(_CLONE_NEWUSER | _CLONE_NEWPID) != 0:
+    wanted = _CLONE_NEWUSER | _CLONE_NEWPID | (_CLONE_NEWNS if mounts else 0)
+    if _is_restricted() or libc.unshare(wanted) != 0:
+        if mounts:
+            raise PermissionError(1, "a mount namespace to forbid execution in is not allowed")
         return REPORT_FD
     libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # else /proc/self is root's
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):

@@ -76,9 +76,9 @@ _CLONE3 = 435
 # calls that are refused for some arguments only
 _ARCHES = {
     "x86_64": {"audit": 0xC000003E, "clone": 56, "unshare": 272, "ioctl": 16, "socket": 41, "socketpair": 53,
-               "personality": 135},
+               "personality": 135, "memfd_create": 319},
     "aarch64": {"audit": 0xC00000B7, "clone": 220, "unshare": 97, "ioctl": 29, "socket": 198, "socketpair": 199,
-                "personality": 92},
+                "personality": 92, "memfd_create": 279},
 }  # fmt: skip
 
 # (call, position of the mode): a set-uid file left behind would act for whoever finds it outside. The open calls have a
@@ -91,6 +91,7 @@ _MODES = {
 }  # fmt: skip
 _OPENS = {"x86_64": ((2, 1, 2), (257, 2, 3)), "aarch64": ((56, 2, 3),)}  # call, position of the flags, of the mode
 _CREATES = 0x400040  # O_CREAT, O_TMPFILE
+_NOEXEC_SEAL = 0x8  # MFD_NOEXEC_SEAL: a memory file that can never be executed
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)
 
 
@@ -130,7 +131,7 @@ def _unless_one_of(values: tuple[int, ...], error: int) -> list[bytes]:
     return [*(_step(_EQUAL, value, count - index, 0) for index, value in enumerate(values)), _answer(error)]
 
 
-def _steps(arch: str) -> Iterator[bytes]:
+def _steps(arch: str, executable: bool) -> Iterator[bytes]:
     table = _ARCHES[arch]
     yield _step(_LOAD, _ARCH)
     yield _step(_EQUAL, table["audit"], 1, 0) + _step(_RETURN, KILL)
@@ -155,9 +156,14 @@ def _steps(arch: str) -> Iterator[bytes]:
     for number, flags, position in _OPENS[arch]:
         creates = [_argument(flags), _step(_HAS_BITS, _CREATES, 0, 3)]
         yield _for_call(number, [*creates, _argument(position), _step(_HAS_BITS, _SET_UID, 0, 1), _answer(EPERM)])
+    if not executable:  # a memory file lies on no mount that could forbid it
+        sealed = [_argument(1), _step(_HAS_BITS, _NOEXEC_SEAL, 1, 0), _answer(EPERM)]
+        yield _for_call(table["memfd_create"], sealed)
     yield _step(_RETURN, ALLOW)
 
 
-def program(arch: str = "") -> bytes:
-    """The filter for this machine, as bubblewrap's `--seccomp` and the kernel take it: eight bytes a step."""
-    return b"".join(_steps(arch or machine()))
+def program(arch: str = "", *, executable: bool = True) -> bytes:
+    """The filter for this machine, as bubblewrap's `--seccomp` and the kernel take it: eight bytes a step.
+
+    Without `executable`, memory files have to be sealed against execution."""
+    return b"".join(_steps(arch or machine(), executable))

@@ -17,6 +17,10 @@ import struct
 from carrel.model.value import Value
 from carrel.system.libc import libc, syscall
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CLONE_NEWNS = 0x00020000
@@ -25,7 +29,10 @@ _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, 0o2000000
 _MOVE_MOUNT_F_EMPTY_PATH = 0x4
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 2, 4, 16384, 1 << 18
 _MNT_DETACH = 2
-_READ_ONLY, _NO_SUID, _NO_DEV = 1, 2, 4  # MOUNT_ATTR_*
+_READ_ONLY, _NO_SUID, _NO_DEV, _NO_EXEC = 1, 2, 4, 8  # MOUNT_ATTR_*
+_MS_NOEXEC = 8
+SCRATCH = "/scratch"  # in the small root
+SCRATCH_NAMES = ("tmp", "shm", "home")
 
 
 class Source(Value):
@@ -35,6 +42,7 @@ class Source(Value):
     writable: bool = False
     devices: bool = False
     recursive: bool = True
+    executable: bool = True
     as_it_is: bool = False  # /proc: any attribute we add would have to be repeated by the new one inside
 
 
@@ -51,10 +59,40 @@ def _clone(source: Source) -> int:
     tree = syscall(_OPEN_TREE, _AT_FDCWD, path, ctypes.c_uint(_OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | recursive))
     if not source.as_it_is:
         wanted = _NO_SUID | (0 if source.devices else _NO_DEV) | (0 if source.writable else _READ_ONLY)
-        attributes = struct.pack("<QQQQ", wanted, 0, 0, 0)
-        flags = ctypes.c_uint(_AT_EMPTY_PATH | recursive)
-        syscall(_MOUNT_SETATTR, tree, b"", flags, attributes, ctypes.c_size_t(len(attributes)))
+        _set_attributes(tree, wanted | (0 if source.executable else _NO_EXEC), recursive)
     return tree
+
+
+def _set_attributes(tree: int, wanted: int, recursive: int) -> None:
+    attributes = struct.pack("<QQQQ", wanted, 0, 0, 0)
+    flags = ctypes.c_uint(_AT_EMPTY_PATH | recursive)
+    syscall(_MOUNT_SETATTR, tree, b"", flags, attributes, ctypes.c_size_t(len(attributes)))
+
+
+def _mount_scratch(path: str, size: int, owner: int) -> None:
+    """A tmpfs from which nothing can be executed, with what a sandbox takes for its own."""
+    options = f"mode=0755,size={size}".encode()
+    _check(
+        libc.mount(b"tmpfs", os.fsencode(path), b"tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, options),
+        "mount the scratch space",
+    )
+    for name in SCRATCH_NAMES:
+        os.mkdir(f"{path}/{name}")
+        os.chmod(f"{path}/{name}", 0o700 if name == "home" else 0o1777)
+        if owner >= 0:
+            os.chown(f"{path}/{name}", owner, owner)
+
+
+def forbid_execution(paths: Iterable[str], scratch: str, scratch_bytes: int) -> None:
+    """For an ordinary user, in a mount namespace of our own: put a view over each path from which nothing can be
+    executed, and make a scratch space of that kind. What is mounted from these later is of that kind too."""
+    for path in paths:
+        raw = os.fsencode(path)
+        tree = syscall(_OPEN_TREE, _AT_FDCWD, raw, ctypes.c_uint(_OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE))
+        _set_attributes(tree, _NO_EXEC, _AT_RECURSIVE)
+        syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, raw, ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH))
+        os.close(tree)
+    _mount_scratch(scratch, scratch_bytes, -1)
 
 
 def _make_point(path: str, *, directory: bool) -> None:
@@ -65,8 +103,10 @@ def _make_point(path: str, *, directory: bool) -> None:
         os.close(os.open(relative, os.O_CREAT | os.O_CLOEXEC, 0o444))
 
 
-def enter(sources: tuple[Source, ...]) -> None:
-    """Move this process to the small root. Sources below another one come with it and must not be named."""
+def enter(sources: tuple[Source, ...], scratch_bytes: int = 0, owner: int = -1) -> None:
+    """Move this process to the small root. Sources below another one come with it and must not be named.
+
+    With a size there is a scratch space too, which belongs to the owner and from which nothing can be executed."""
     _check(libc.unshare(_CLONE_NEWNS), "unshare mounts")
     _check(libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "make mounts private")
     # clones first: the new root is mounted over /tmp, and a source may well lie beneath that
@@ -83,6 +123,9 @@ def enter(sources: tuple[Source, ...]) -> None:
         target = os.fsencode(path.lstrip("/"))
         syscall(_MOVE_MOUNT, tree, b"", _AT_FDCWD, target, ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH))
         os.close(tree)
+    if scratch_bytes:
+        os.mkdir(SCRATCH[1:])
+        _mount_scratch(SCRATCH[1:], scratch_bytes, owner)
     syscall(_PIVOT_ROOT[os.uname().machine], b".", b".")  # the old root now lies on top of the new one
     _check(libc.umount2(b".", _MNT_DETACH), "leave the old root")
     os.chdir("/")

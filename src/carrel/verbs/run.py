@@ -456,7 +456,10 @@ def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -
 
     sandbox = home.settings.sandbox
     reach = reach_of(home, workspace, confined=spec.sandbox != "none", aside=run_directory(home, run_id))
-    mounts = [Mount(source=source, target=target, writable=writable) for source, target, writable in reach.mounts]
+    mounts = [
+        Mount(source=source, target=target, writable=writable, executable=spec.executable)
+        for source, target, writable in reach.mounts
+    ]
     mounts += [_mount(text, writable=False) for text in spec.read_only]
     mounts += [_mount(text, writable=True) for text in spec.read_write]
     confined = spec.sandbox != "none"
@@ -482,6 +485,7 @@ def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -
             **reach.environment,
             **spec.environment,
         },
+        executable=spec.executable,
         holder=reach.holder,
         network=spec.network if spec.network in ("none", "host") else "proxy",
         uid=sandbox.uid,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from carrel.model.policy import AGENT, decide
 from carrel.model.value import Value
+from carrel.verbs import show
 from carrel.verbs.run import get
 
 TYPE_CHECKING = False
@@ -11,13 +13,14 @@ if TYPE_CHECKING:
     from typing import Any
 
     from carrel.home import Home
+    from carrel.model.policy import Policy
     from carrel.model.run import Run
 
 
 class Denial(Value):
     """Something that the run wanted and did not get."""
 
-    kind: str  # network memory processes time disk output file_size system_call start
+    kind: str  # execute network memory processes time disk output file_size system_call start
     what: str
     count: int = 1
     remedy: str = ""
@@ -51,8 +54,23 @@ def why(home: Home, run_id: str) -> Explanation:
         sandbox=str(run.enforcement.get("sandbox", run.sandbox)),
         network=run.network,
         enforcement=run.enforcement,
-        denials=(*_network(home, run), *_limits(run), *_signals(run)),
+        denials=(*_execution(home, run), *_network(home, run), *_limits(run), *_signals(run)),
     )
+
+
+def _execution(home: Home, run: Run) -> Iterator[Denial]:
+    """A command that could not be started because it is a file of the workspace; what it starts itself is not known."""
+    policy = show.policy_of(show.by_uid(home, run.uid))
+    if run.error and "permission denied" in run.reason.lower() and _denies_execution(policy):
+        yield Denial(
+            kind="execute",
+            what="the policy denies execute: no file of the workspace can be executed",
+            remedy=f'aw policy set {run.workspace_id} \'{{"execute": "ask"}}\'',
+        )
+
+
+def _denies_execution(policy: Policy) -> bool:
+    return decide(policy, AGENT, "execute").outcome == "deny"
 
 
 def _network(home: Home, run: Run) -> Iterator[Denial]:

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 import carrel
-from carrel.errors import ArchiveNotFound, FileExists, InvalidSource, NotAFile, SymlinkOutsideWorkspace, WorkspaceExists
+from carrel.errors import (
+    ArchiveNotFound,
+    FileExists,
+    Forbidden,
+    InvalidSource,
+    NotAFile,
+    SymlinkOutsideWorkspace,
+    WorkspaceExists,
+)
 from carrel.local import Local
 from carrel.model.event import Caller
 from carrel.settings import Settings
@@ -213,6 +221,22 @@ def test_what_is_in_the_archive_gives_no_rights(workspaces: Local, elsewhere: Lo
     assert elsewhere.create(f"archive:{done.path}", id="fix/a").config == {"max_size_mb": 1000, "prompt": "mend it"}
     changed = elsewhere.create(f"archive:{done.path}", id="fix/b", config={"prompt": "again", "max_size_mb": 7})
     assert changed.config == {"max_size_mb": 7, "prompt": "again"}
+
+
+def test_archives_are_for_the_owner(workspaces: Local) -> None:
+    """They are files of the host, and hold more than a policy lets an agent read."""
+    workspaces.create(id="fix/a")
+    done = workspaces.archive("fix/a")
+    for agent_of in ("fix/a", ""):
+        agent = workspaces.acting_as("agent", agent_of=agent_of)
+        with pytest.raises(Forbidden):
+            agent.archive("fix/a")
+        with pytest.raises(Forbidden):
+            agent.create(f"archive:{done.path}", id="fix/b")
+        with pytest.raises(Forbidden):
+            agent.verify_archive(done.path)
+    assert [each.id for each in workspaces.list()] == ["fix/a"]
+    assert len(workspaces.archives()) == 1
 
 
 def test_notes_come_back_and_can_be_replaced(workspaces: Local) -> None:

@@ -321,12 +321,11 @@ class Reader:
             return
         if member.kind == LINK:
             _without_size(member)
-            entry = self._link(member)
+            self._link(folder, name, member)
         elif member.full_size is not None or member.size > CHUNK:
-            entry = self._large_file(member)
+            self._add(folder, name, self._large_file(member), member.name)
         else:
-            entry = self._small_file(member)
-        self._add(folder, name, entry, member.name)
+            self._small_file(folder, name, member)
 
     def _add(self, folder: _Folder, name: str, entry: Entry, path: str) -> None:
         folder.weight = self._known.weigh(folder.weight, name, entry, path)
@@ -352,23 +351,23 @@ class Reader:
             self._leave()
         return self._leave().hex()
 
-    def _link(self, member: Member) -> Entry:
+    def _link(self, folder: _Folder, name: str, member: Member) -> None:
         target = member.target
         self._note(member, "")
         entry = Entry(LINK_ENTRY, 0o777, member.mtime_ns, len(os.fsencode(target)), target=target)
+        self._add(folder, name, entry, member.name)
         self._to.link(member.name, entry)
-        return entry
 
-    def _small_file(self, member: Member) -> Entry:
+    def _small_file(self, folder: _Folder, name: str, member: Member) -> None:
         data = self._in.read(member.size)
         self._pad(member)
         digest = sha256(data).digest()
         self._note(member, digest.hex())
         self._known.contents[digest] = len(data)
-        self._to.object(data)
         entry = Entry(FILE_ENTRY, member.mode, member.mtime_ns, len(data), digest, xattrs=member.xattrs)
+        self._add(folder, name, entry, member.name)
+        self._to.object(data)
         self._to.file(member.name, entry, data)
-        return entry
 
     def _large_file(self, member: Member) -> Entry:
         size = member.size if member.full_size is None else member.full_size

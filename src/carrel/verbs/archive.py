@@ -192,6 +192,7 @@ def _write_beginning(home: Home, workspace: Workspace, writer: Writer) -> list[d
             "created_at": workspace.created_at,
             "source": workspace.source,
             "config": workspace.config,
+            "policy": workspace.policy,
             "filled": workspace.filled,
         },
     }

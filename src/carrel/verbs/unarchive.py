@@ -13,21 +13,31 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import contextmanager
 
 from carrel.errors import InvalidArchive, InvalidConfig, SymlinkOutsideWorkspace, WorkspaceExists
 from carrel.model.config import parse_config
 from carrel.model.event import SnapshotImported, WorkspaceCreating
 from carrel.model.names import format_id
-from carrel.model.source import Filled
+from carrel.model.source import Filled, Source
 from carrel.system.layers import PLAIN
 from carrel.verbs.archive import caps_of
-from carrel.verbs.create import as_ours, fail, place_of, record_created, rename_into_place, write_metadata
+from carrel.verbs.create import (
+    as_ours,
+    check_maker,
+    fail,
+    place_of,
+    policy_of,
+    record_created,
+    rename_into_place,
+    write_metadata,
+)
 from carrel.verbs.events import history_path
 from carrel.verbs.state import open_store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from carrel.archives.read import Contents
@@ -57,6 +67,7 @@ def unarchive(
     lead out, unless this home wrote the archive or `archives.outside_links` says so. Nothing is left behind then.
     """
     given = dict(config or {})
+    check_maker(home, Source(kind="archive", location=location), given)
     default = home.settings.workspaces.default_max_size_mb
     checked = parse_config(given, default_max_size_mb=default)
     if checked.shares:
@@ -75,17 +86,18 @@ def unarchive(
         "source": f"archive:{location}",
         "config": checked.stated(),
         "home": home.id,
+        "policy": policy_of(home, checked).stated(),
     }
     with home.hold(workspace_id):
         home.record(task, WorkspaceCreating(**stated), durable=False)
         place = place_of(home, stated["uid"], home.staging_path(stated["uid"]))
         final = place.replace(root=stated["workspace_path"])
         try:
-            contents = _fill(home, location, place, progress)
-            whole = _config(contents, given, default)
-            stated["config"] = whole.stated()
+            with _read(home, location, place, progress) as contents:
+                whole = _config(contents, given, default)
+                stated["config"] = whole.stated()
+                states = _states(home, contents, stated)
             digest = _write_metadata(place, stated, whole, given)
-            states = _states(home, contents, stated)
             rename_into_place(place.root, final.root)
         except BaseException as error:
             fail(home, task, stated, place, final, error)
@@ -94,8 +106,9 @@ def unarchive(
         return record_created(home, task, stated, _filled(location, contents), digest, base, *states)
 
 
-def _fill(home: Home, location: str, place: Place, progress: Callable[[str], None]) -> Contents:
-    """Read everything into the building site; the objects are kept only when all of it is proven."""
+@contextmanager
+def _read(home: Home, location: str, place: Place, progress: Callable[[str], None]) -> Iterator[Contents]:
+    """Read everything into the building site and prove it; the objects are kept when the caller finds it good too."""
     from carrel.archives import places
     from carrel.archives.extract import Extractor
     from carrel.archives.read import Reader
@@ -119,6 +132,7 @@ def _fill(home: Home, location: str, place: Place, progress: Callable[[str], Non
             finally:
                 extractor.close()
             _refuse_outside(home, contents)
+            yield contents
             objects.commit()
     for name in ("work", "output", "tmp"):
         path = f"{place.root}/{name}"
@@ -128,7 +142,6 @@ def _fill(home: Home, location: str, place: Place, progress: Callable[[str], Non
                 os.chown(path, *place.owner)
     if place.owner:
         os.chown(place.root, *place.owner)
-    return contents
 
 
 def _teller(progress: Callable[[str], None], size: int) -> Callable[[int], None]:

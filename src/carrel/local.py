@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from carrel.archives.read import Contents
     from carrel.model.approval import Approval
     from carrel.model.call import Call
-    from carrel.model.change import Change, Diff
+    from carrel.model.change import Change, Diff, Overlap
     from carrel.model.edit import Edit
     from carrel.model.event import Event
     from carrel.model.operation import Operation
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from carrel.model.run import Command, Run
     from carrel.model.snapshot import Snapshot
     from carrel.model.token import Bearer, Token
+    from carrel.model.watch import Watching
     from carrel.model.workspace import Workspace
     from carrel.settings import Settings
     from carrel.snapshots.restore import Restored
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from carrel.verbs.sweep import Candidate
     from carrel.verbs.template import Template
     from carrel.verbs.usage import Usage
+    from carrel.verbs.watch import Watch
     from carrel.verbs.why import Explanation
 
 
@@ -753,6 +755,53 @@ class Local:
         from carrel.verbs.approve import deny_all
 
         return deny_all(self._home, workspace_id=id, run_id=run, operations=operations, paths=paths, comment=comment)
+
+    # -- watching --
+
+    def watch(
+        self,
+        id: str,
+        *,
+        until: Callable[[], bool] | None = None,
+        timeout_seconds: float | None = None,
+        debounce_seconds: float | None = None,
+        note: Callable[[str], None] | None = None,
+    ) -> Watch:
+        from carrel.verbs.watch import watch
+
+        return watch(
+            self._home,
+            id,
+            until=until,
+            timeout_seconds=timeout_seconds,
+            debounce_seconds=debounce_seconds,
+            note=note,
+        )
+
+    def start_watching(self, id: str) -> Watching:
+        from carrel.verbs.watchers import start_watching
+
+        return start_watching(self._home, id)
+
+    def stop_watching(self, id: str) -> Watching | None:
+        from carrel.verbs.watchers import stop_watching
+
+        return stop_watching(self._home, id)
+
+    def watching(self) -> Sequence[Watching]:
+        from carrel.verbs.watchers import watching
+
+        return watching(self._home)
+
+    def record_changes(self, id: str) -> None:
+        from carrel.verbs.watchers import record
+
+        record(self._home, id)
+
+    def overlaps(self, id: str | None = None) -> Sequence[Overlap]:
+        from carrel.verbs.overlaps import overlaps
+
+        return overlaps(self._home, id)
 
     # -- folders --
 

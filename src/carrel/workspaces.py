@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from carrel.archives.read import Contents
     from carrel.model.approval import Approval
-    from carrel.model.change import Change, Diff
+    from carrel.model.change import Change, Diff, FileChange, Overlap
     from carrel.model.edit import Edit
     from carrel.model.event import Event
     from carrel.model.operation import Operation
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from carrel.model.run import Command, Run
     from carrel.model.snapshot import Snapshot
     from carrel.model.token import Token
+    from carrel.model.watch import Watching
     from carrel.model.workspace import Workspace
     from carrel.snapshots.restore import Restored
     from carrel.store.log import Verification
@@ -405,6 +406,31 @@ if TYPE_CHECKING:
             comment: str = "",
         ) -> Sequence[Approval]:
             """Say no to every open request of a kind."""
+
+        # -- watching --
+        def watch(
+            self,
+            id: str,
+            *,
+            until: Callable[[], bool] | None = None,
+            timeout_seconds: float | None = None,
+            debounce_seconds: float | None = None,
+            note: Callable[[str], None] | None = None,
+        ) -> Iterator[FileChange]:
+            """What changes in a workspace from now on, made by anyone; ends when it is destroyed, when `until` says
+            so, or when nothing came for `timeout_seconds`. Only looks: nothing is written down."""
+
+        def start_watching(self, id: str) -> Watching:
+            """Have a process of its own write down what changes, as `file_changed`, until the workspace is gone."""
+
+        def stop_watching(self, id: str) -> Watching | None:
+            """End that process; None if there was none."""
+
+        def watching(self) -> Sequence[Watching]:
+            """The watchers in the background."""
+
+        def overlaps(self, id: str | None = None) -> Sequence[Overlap]:
+            """The pairs of workspaces of one origin that changed the same paths, each in its own way."""
 
         # -- folders --
         def open_folder(self, folder: str) -> RecentFolder:

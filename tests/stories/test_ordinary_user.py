@@ -70,6 +70,24 @@ workspaces.sweep(everything=True)
 print("ok")
 """
 
+WATCHED = """
+import carrel
+
+workspaces = carrel.open("home")
+desk = workspaces.create("overlay:origin", id="t/a")
+assert desk.filled["mechanism"] == "rootless-overlay", desk.filled
+watch = workspaces.watch(desk.id, timeout_seconds=1)
+workspaces.write_file(desk.id, "work/a.txt", "changed")
+workspaces.wait(workspaces.run(desk.id, ["sh", "-c", "echo x > sub/new; rm sub/c.txt"]).id)
+seen = sorted((each.kind, each.path.removeprefix("/mnt/workspace/work/"), each.by) for each in watch)
+assert seen == [("added", "sub/new", "run"), ("changed", "a.txt", "owner"), ("deleted", "sub/c.txt", "run")], seen
+watch = workspaces.watch(desk.id)
+workspaces.destroy(desk.id, force=True)
+assert list(watch) == []
+workspaces.sweep(everything=True)
+print("ok")
+"""
+
 
 @pytest.fixture
 def place() -> Iterator[Path]:
@@ -92,6 +110,15 @@ def place() -> Iterator[Path]:
 
 
 def test_the_whole_story_works_without_root(place: Path) -> None:
+    tell(SCRIPT, place)
+
+
+def test_a_view_in_a_namespace_is_watched_like_any_other(place: Path) -> None:
+    tell(WATCHED, place)
+
+
+def tell(script: str, place: Path) -> None:
+    """Let an ordinary user do what the script says."""
     need_root()  # to become somebody else
     need_program("bwrap")
     python = ordinary_python()
@@ -101,7 +128,7 @@ def test_the_whole_story_works_without_root(place: Path) -> None:
     )
     need(version.stdout.strip() == str(sys.version_info[:2]), "the same Python for an ordinary user")
     done = subprocess.run(
-        ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", str(python), "-B", "-c", SCRIPT],
+        ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", str(python), "-B", "-c", script],
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(place / "packages"), "HOME": str(place)},
         cwd=place,
         capture_output=True,

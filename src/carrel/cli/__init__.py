@@ -94,6 +94,8 @@ GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
     (
         "what happened",
         {
+            "watch": ("carrel.cli.watch", "show what changes in a workspace, and who did it"),
+            "overlaps": ("carrel.cli.watch", "show which workspaces changed the same paths"),
             "events": ("carrel.cli.log", "read or follow the log"),
             "verify": ("carrel.cli.log", "prove the log's hash chain and views"),
             "repair": ("carrel.cli.log", "mend what a crash left behind"),

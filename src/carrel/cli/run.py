@@ -287,6 +287,7 @@ def _say_what_next(door: Door, workspace: Workspace) -> None:
         print(f"  what changed cannot be shown: {printable(error.message)}", file=sys.stderr)
         return
     print(stat_text(changes, most=12), file=sys.stderr)
+    _say_overlaps(door, workspace)
     name = printable(workspace.id)
     if changes:
         has_origin = not workspace.source.startswith(("empty", "template:", "clone:"))
@@ -295,6 +296,17 @@ def _say_what_next(door: Door, workspace: Workspace) -> None:
         print(f"  throw away aw destroy {name} --force", file=sys.stderr)
     else:
         print(f"\n  workspace  {name}", file=sys.stderr)
+
+
+def _say_overlaps(door: Door, workspace: Workspace) -> None:
+    try:
+        found = door.workspaces.overlaps(workspace.id)
+    except CarrelError:  # a courtesy: the next `aw overlaps` says what is wrong
+        return
+    for each in found[:3]:
+        more = f" and {len(each.paths) - 3} more" if len(each.paths) > 3 else ""
+        paths = ", ".join(map(printable, each.paths[:3]))
+        print(f"  note: {printable(each.other_id)} changed {paths}{more} too; aw overlaps shows all", file=sys.stderr)
 
 
 def _walls(run: Run) -> list[str]:

@@ -50,6 +50,31 @@ class Diff(Value):
         return sum(change.removed for change in self.changes)
 
 
+class FileChange(Value):
+    """Something that a watcher saw happen in a workspace."""
+
+    workspace_id: str
+    kind: str  # added, changed, deleted, renamed
+    path: str  # as the agent sees it
+    entry: str  # file, directory, link, other
+    from_path: str = ""  # of what was renamed; all below a directory moved along
+    size: int = 0
+    by: str = "outside"  # run, owner (anybody through our verbs) or outside
+    who: str = ""  # the id of the run, or the actor of the verb
+    certain: bool = False  # whether it is known, or only that the run was active at the time
+
+
+class Overlap(Value):
+    """Two workspaces of one origin that changed the same paths, each in its own way."""
+
+    workspace_id: str
+    other_id: str
+    origin: str
+    paths: tuple[str, ...]  # relative to `work/`
+    uid: str
+    other_uid: str
+
+
 class Step(Value):
     """One thing to do in the target folder: put this there, or take away what is there."""
 

@@ -296,6 +296,51 @@ class PolicyChanged(Fact):
     reason: str = ""
 
 
+class FileChanged(FileFact):
+    """The watcher saw something change, whoever did it."""
+
+    kind: str  # added, changed, deleted, renamed
+    entry: str  # file, directory, link, other
+    from_path: str = ""
+    size: int = 0
+    by: str = "outside"  # run, owner or outside
+    who: str = ""
+    certain: bool = False
+
+
+class WatchStarted(Fact):
+    """A watcher in the background writes down what changes in the workspace."""
+
+    mechanism: str  # inotify, or scanning
+    home: str
+
+
+class WatchWeakened(Fact):
+    """The watcher goes on by a weaker mechanism, for the reason given."""
+
+    mechanism: str
+    reason: str
+
+
+class WatchStopping(Fact):
+    """The watcher was asked to end."""
+
+
+class WatchStopped(Fact):
+    """Nobody writes down what changes any more."""
+
+    reason: str
+
+
+class PathsOverlap(Fact):
+    """Two workspaces of one origin changed the same paths; said once for each pair and path."""
+
+    other_id: str
+    other_uid: str
+    origin: str
+    paths: list[str]
+
+
 class RunFact(Fact):
     """Base of what happened to a run."""
 
@@ -573,6 +618,12 @@ FACTS: tuple[type[Value], ...] = (
     ApprovalVoided,
     ApprovalUsed,
     PolicyChanged,
+    FileChanged,
+    WatchStarted,
+    WatchWeakened,
+    WatchStopping,
+    WatchStopped,
+    PathsOverlap,
     RunStarting,
     RunStarted,
     RunCompleted,

@@ -6,7 +6,7 @@ The store runs `project` inside the transaction that appends the event, over its
 
 from __future__ import annotations
 
-from carrel.model import approval, call, operation, run, workspace
+from carrel.model import approval, call, operation, run, watch, workspace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +40,26 @@ def project(records: Records, event_type: str, data: dict[str, Any], stream: str
         _approval(records, event_type, data, stream, actor_id, at)
     if event_type in operation.KINDS and data.get("operation_id"):
         _operation(records, event_type, data, stream, actor_id, at)
+    if event_type in watch.EVENTS:
+        _watch(records, event_type, data, stream, at)
+    if event_type == "paths_overlap":
+        _overlap(records, data, stream)
+
+
+def _watch(records: Records, event_type: str, data: dict[str, Any], stream: str, at: str) -> None:
+    key = data["uid"]
+    record = watch.fold(records.get("watch", key), event_type, data, at)
+    if record is None:
+        records.drop("watch", key)
+    else:
+        records.put("watch", key, record, task=stream, label=key, live=True, pending=True)
+
+
+def _overlap(records: Records, data: dict[str, Any], stream: str) -> None:
+    key = watch.pair(data["uid"], data["other_uid"])
+    told = records.get("overlap", key)
+    paths = sorted({*(told["paths"] if told else ()), *data["paths"]})
+    records.put("overlap", key, {"paths": paths}, task=stream, label=key, live=False, pending=False)
 
 
 def _workspace(records: Records, event_type: str, data: dict[str, Any], stream: str, at: str) -> None:

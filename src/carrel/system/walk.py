@@ -156,7 +156,7 @@ class Walk:
         start, rest = self._top, path
         if self._last and path.startswith(self._last + "/"):
             start, rest = self.fd, path[len(self._last) + 1 :]
-        fd = _open_deep(self._root, start, os.fsencode(rest))
+        fd = open_deep(self._root, start, os.fsencode(rest))
         self._let_go()
         self.fd, self._last = fd, path
 
@@ -179,7 +179,7 @@ class Walk:
         return self._root.over(self._raw, limit, most, what)
 
 
-def _open_deep(root: Root, start: int, rest: bytes) -> int:
+def open_deep(root: Root, start: int, rest: bytes) -> int:
     """Open a directory below `start` by a path of any length, in pieces that the kernel takes."""
     fd = start
     while True:

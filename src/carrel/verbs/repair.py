@@ -38,7 +38,7 @@ def settle(home: Home) -> list[Finding]:
     """Finish or undo every interrupted step of this home."""
     found = []
     for kind, record in home.log.find_pending():
-        finding = _settle(home, record) if kind == "workspace" else _settle_run(home, record)
+        finding = _KINDS[kind](home, record)
         if finding:
             found.append(finding)
     return found
@@ -49,6 +49,13 @@ def _settle_run(home: Home, record: dict[str, Any]) -> Finding | None:
 
     done = settle_run(home, record["run_id"]) if record["home"] == home.id else None
     return Finding(what=f"run {record['run_id']} was interrupted", done=done) if done else None
+
+
+def _settle_watch(home: Home, record: dict[str, Any]) -> Finding | None:
+    from carrel.verbs.watchers import settle as settle_watch
+
+    done = settle_watch(home, record["uid"])
+    return Finding(what=f"the watcher of {record['workspace_id']} died", done=done) if done else None
 
 
 def _settle(home: Home, record: dict[str, Any]) -> Finding | None:
@@ -127,6 +134,11 @@ def _settle_applying(home: Home, workspace: Workspace) -> str:
     return settle_apply(home, workspace)
 
 
+_KINDS: dict[str, Callable[[Home, dict[str, Any]], Finding | None]] = {
+    "workspace": _settle,
+    "run": _settle_run,
+    "watch": _settle_watch,
+}
 _SETTLERS: dict[str, Callable[[Home, Workspace], str]] = {
     "creating": _undo_creating,
     "destroying": _settle_destroying,

@@ -551,6 +551,9 @@ class _Hooks:
             usage=result.usage,
             snapshot_after=after,
         )
+        from carrel.verbs.overlaps import notice
+
+        notice(self.home, self.run.uid)
 
     def _keep_after(self) -> str | None:
         """Keep what the run leaves behind; whoever holds the workspace now keeps a state of its own."""

@@ -25,7 +25,11 @@ def snapshot(home: Home, workspace_id: str, *, label: str = "") -> Snapshot:
     """Keep everything that the workspace holds now; marked `live` if a run is active in it."""
     workspace = materialise(home, show.get(home, workspace_id))
     with home.hold(workspace.id):
-        return keep(home, refuse_unready(show.by_uid(home, workspace.uid)), cause="manual", label=label)
+        kept = keep(home, refuse_unready(show.by_uid(home, workspace.uid)), cause="manual", label=label)
+    from carrel.verbs.overlaps import notice
+
+    notice(home, workspace.uid)
+    return kept
 
 
 def keep(

@@ -25,7 +25,7 @@ def test_what_was_said_is_kept_and_nothing_else() -> None:
     }
     assert parse_config(given).stated() == given
     assert parse_config({}).stated() == {}
-    assert parse_config({}, default_max_size_mb=7).stated() == {"max_size_mb": 7}
+    assert parse_config({}, defaults={"max_size_mb": 7, "max_files": None}).stated() == {"max_size_mb": 7}
     assert parse_config({"prompt": None}) == Config()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import carrel
-from carrel.errors import CleanupFailed, OperationNotFound
+from carrel.errors import CarrelError, CleanupFailed, OperationNotFound
 from carrel.local import Local
 from carrel.settings import Settings
 from carrel.verbs import idle
@@ -243,6 +243,32 @@ def test_a_total_that_is_too_large_is_brought_down_by_the_longest_unused(home_pa
             Path(desk.path, "tmp", "scratch").write_bytes(os.urandom(1 << 20))
         gone = [each.workspace_id for each in workspaces.sweep() if each.goes]
         assert gone == ["t/0", "t/1"]  # four against nine tenths of three
+
+
+def test_results_go_only_into_an_archive(home_path: str, forgetful: Settings) -> None:
+    with carrel.open(home_path, settings=forgetful) as workspaces:
+        desk = workspaces.create(id="t/a")
+        Path(desk.path, "output", "report").write_text("found")
+        (stays,) = workspaces.sweep()
+        assert (stays.goes, "output/" in stays.why) == (False, True)
+    archiving = forgetful.replace(workspaces=forgetful.workspaces.replace(archive_workspaces=True))
+    with carrel.open(home_path, settings=archiving) as workspaces:
+        assert [each.goes for each in workspaces.sweep()] == [True]
+        (name,) = names_in(f"{home_path}/archives")
+        back = workspaces.create(f"archive:{home_path}/archives/{name}", id="t/back")
+        assert Path(back.path, "output", "report").read_text() == "found"
+        workspaces.undo()
+        assert Path(workspaces.path("t/a"), "output", "report").read_text() == "found"
+
+
+def test_what_cannot_be_archived_stays(home_path: str, forgetful: Settings, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    limits = forgetful.workspaces.replace(archive_workspaces=True, archives_path=f"{tmp_path}/file/below")
+    with carrel.open(home_path, settings=forgetful.replace(workspaces=limits)) as workspaces:
+        workspaces.create(id="t/a")
+        with pytest.raises(CarrelError):
+            workspaces.sweep()
+        assert workspaces.exists("t/a")
 
 
 # -- caches ------------------------------------------------------------------------------------------------------------

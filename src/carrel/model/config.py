@@ -34,7 +34,9 @@ class Share(Value):
 class Config(Value):
     """The configuration of one workspace."""
 
-    max_size_mb: int | None = None
+    max_size_mb: int | None = None  # what it may add to what it began with
+    max_files: int | None = None  # the same, counted in files and directories
+    max_file_mb: int | None = None  # of each file
     allowed_operations: list[str] | None = None
     policy: str | dict[str, object] | None = None  # a preset, or what differs from one; see model/policy.py
     git_config: GitIdentity | None = None
@@ -53,8 +55,8 @@ class Config(Value):
         return {key: value for key, value in self.as_dict().items() if value not in (None, {}, [])}
 
 
-def parse_config(given: Mapping[str, Any], *, default_max_size_mb: int | None = None) -> Config:
-    """Check every key and value, and say which one is wrong."""
+def parse_config(given: Mapping[str, Any], *, defaults: Mapping[str, int | None] | None = None) -> Config:
+    """Check every key and value, and say which one is wrong; `defaults` stand where nothing was said."""
     if not isinstance(given, dict):
         raise InvalidConfig("the configuration is not a JSON object", hint="as in --config '{\"max_size_mb\": 500}'")
     for key in given:
@@ -65,7 +67,7 @@ def parse_config(given: Mapping[str, Any], *, default_max_size_mb: int | None = 
                 details={"key": key},
             )
     fields: dict[str, Any] = {key: _CHECKS[key](key, value) for key, value in given.items() if value is not None}
-    fields.setdefault("max_size_mb", default_max_size_mb)
+    fields = {**(defaults or {}), **fields}
     size = sum(_json_bytes(key, value) for key, value in given.items())
     if size > MAX_BYTES:
         raise InvalidConfig(f"the configuration is {size} bytes long, over {MAX_BYTES}", hint="use a template")
@@ -169,6 +171,8 @@ def _wrong(key: str, value: Any, wanted: str) -> InvalidConfig:
 
 _CHECKS: dict[str, Any] = {
     "max_size_mb": _size,
+    "max_files": _size,
+    "max_file_mb": _size,
     "allowed_operations": _operations,
     "policy": _policy,
     "git_config": _git,

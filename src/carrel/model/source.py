@@ -69,6 +69,8 @@ class Filled(Value):
     layers: list[str]  # lower layers from top to bottom
     origin: dict[str, Any]  # depends on the kind: path, url, commit, branch, since_ns, borrows
     notes: list[str]  # what people should know
+    began_bytes: int = 0  # what a copy took at the beginning: a quota counts what is added to it
+    began_files: int = 0
 
 
 class FillOptions(Value):

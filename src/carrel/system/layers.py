@@ -444,10 +444,11 @@ def remount(by: Mounter, place: Place) -> None:
     mark = f"{place.layers}/mounted"
     if os.path.islink(mark):
         os.unlink(mark)
-    os.symlink(f"{_boot()} {os.lstat(by.path(place)).st_dev}", mark)
+    os.symlink(f"{this_boot()} {os.lstat(by.path(place)).st_dev}", mark)
 
 
-def _boot() -> str:
+def this_boot() -> str:
+    """The id of this boot: what was true of memory and caches in another one is not any more."""
     if not _boots:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             _boots.append(file.read().strip().decode())
@@ -466,7 +467,7 @@ def _check_at_rest(by: Mounter, place: Place, stack: Stack) -> None:
         boot, _, device = os.readlink(f"{place.layers}/mounted").partition(" ")
     except FileNotFoundError:
         return
-    if boot != _boot() or not by.is_in_use(place, stack.upper(place.layers)):
+    if boot != this_boot() or not by.is_in_use(place, stack.upper(place.layers)):
         return
     users = mount_table.users_of_device(int(device))
     if users:

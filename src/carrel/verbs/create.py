@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from carrel.model.value import Value
     from carrel.model.workspace import Workspace
 
+COPIED = ("copy", "reflink", "btrfs", "plain")  # mechanisms by which a workspace begins with files that are its own
 DOCUMENTS = ("task_spec.json", "workspace_config.json", "context.json", "run.json")
 
 
@@ -55,7 +56,7 @@ def create(
     spec = parse_source(source)
     check_maker(home, spec, config or {})
     driver_of(spec)  # is there one?
-    checked = parse_config(config or {}, default_max_size_mb=home.settings.workspaces.default_max_size_mb)
+    checked = parse_config(config or {}, defaults=default_limits(home))
     if checked.shares:
         from carrel.verbs.shares import check
 
@@ -92,6 +93,10 @@ def check_maker(home: Home, source: Source, config: Mapping[str, Any]) -> None:
     for key in ("policy", "allowed_operations", "shares", "mailbox"):
         if config.get(key) is not None:
             refuse_agents(home, f"{key} in the configuration")
+    for key, most in default_limits(home).items():
+        wanted = config.get(key)
+        if most is not None and isinstance(wanted, int) and wanted > most:
+            refuse_agents(home, f"{key} in the configuration above {most}")
 
 
 def policy_of(home: Home, config: Config, inherited: Policy | None = None) -> Policy:
@@ -100,6 +105,16 @@ def policy_of(home: Home, config: Config, inherited: Policy | None = None) -> Po
     base = inherited or of_settings(home.settings.policy.as_dict())
     stated = parse_policy(config.policy, base) if config.policy is not None else base
     return narrowed(stated, config.allowed_operations)
+
+
+def default_limits(home: Home) -> dict[str, int | None]:
+    """The limits of a workspace whose configuration names none."""
+    wanted = home.settings.workspaces
+    return {
+        "max_size_mb": wanted.default_max_size_mb,
+        "max_files": wanted.default_max_files,
+        "max_file_mb": wanted.default_max_file_mb,
+    }
 
 
 def materialise(home: Home, workspace: Workspace, progress: Callable[[str], None] = lambda _: None) -> Workspace:
@@ -147,6 +162,11 @@ def record_created(
     home: Home, task: str, stated: dict[str, Any], filled: Filled, digest: str, base: str, *more: Value
 ) -> Workspace:
     """Write down that the workspace stands, with what else is so from now on, and give it."""
+    if filled.mechanism in COPIED and filled.origin.get("kind") != "empty":
+        from carrel.system.measure import measure
+
+        began = measure(f"{stated['workspace_path']}/work")
+        filled = filled.replace(began_bytes=began.bytes, began_files=began.inodes)
     fact = WorkspaceCreated(
         **{key: stated[key] for key in ("workspace_id", "agent_id", "uid", "workspace_path", "source", "config")},
         filled=filled.as_dict(),

@@ -20,6 +20,7 @@ from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.destroy import attach, filled_in
 from carrel.verbs.permit import judged
+from carrel.verbs.quota import Room
 from carrel.verbs.spool import spooled
 
 TYPE_CHECKING = False
@@ -161,7 +162,7 @@ def write_file(
     with spooled(home, data, limit) as given:
 
         def act(gate: Gate) -> Written:
-            with _changing(home, workspace_id, path, if_digest) as (spot, record):
+            with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
 
                 def ready(written: Written, held: Held) -> None:
                     _check_digest(spot, if_digest, written.digest_before)
@@ -174,22 +175,24 @@ def write_file(
                         start=given.start,
                         content=lambda: _joined(held if append else None, given.first(PREVIEWED)),
                     )
+                    room.admit_file(written.size, is_new=written.size_before is None)
                     digests = {"digest": written.digest, "digest_before": written.digest_before}
                     record(FileWritten, verdict, size=written.size, **digests)
 
-                if append:
-                    return files.append(
-                        spot.root, spot.path, given.again(), parents=parents, max_bytes=limit, ready=ready
+                with room.limiting(limit, size=len(data) if isinstance(data, bytes) else None, append=append) as most:
+                    if append:
+                        return files.append(
+                            spot.root, spot.path, given.again(), parents=parents, max_bytes=most, ready=ready
+                        )
+                    return files.write(
+                        spot.root,
+                        spot.path,
+                        given.again(),
+                        parents=parents,
+                        create_only=create_only,
+                        max_bytes=most,
+                        ready=ready,
                     )
-                return files.write(
-                    spot.root,
-                    spot.path,
-                    given.again(),
-                    parents=parents,
-                    create_only=create_only,
-                    max_bytes=limit,
-                    ready=ready,
-                )
 
         return judged(home, act)
 
@@ -200,11 +203,12 @@ def delete_file(
     """Remove a file, a link, an empty directory, or with `recursive` a directory with all that is in it."""
 
     def act(gate: Gate) -> Gone:
-        with _changing(home, workspace_id, path, if_digest) as (spot, record):
+        with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
 
             def ready(gone: Gone, held: Held) -> None:
                 _check_digest(spot, if_digest, gone.digest)
                 verdict = gate.file(spot, "delete", held, size=gone.size)
+                room.admit_deletion()
                 record(FileDeleted, verdict, kind=gone.kind, size=gone.size, digest_before=gone.digest)
 
             return files.delete(spot.root, spot.path, recursive=recursive, limits=_limits(home), ready=ready)
@@ -218,12 +222,13 @@ def move_file(
     """Give a file or directory another name in the workspace; what is there is kept unless `replace`."""
 
     def act(gate: Gate) -> Gone:
-        with _changing(home, workspace_id, path, if_digest) as (spot, record):
+        with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
             there = _from_the_same(spot, path, to)
 
             def ready(gone: Gone, held: Held, target: Held) -> None:
                 _check_digest(spot, if_digest, gone.digest)
                 verdict = gate.file(spot, "move", held, size=gone.size, to=target)
+                room.admit_move(spot.root, spot.path)
                 fields = {"kind": gone.kind, "size": gone.size, "digest": gone.digest}
                 record(FileMoved, verdict, to=spot.root.public(there), **fields)
 
@@ -241,8 +246,9 @@ def make_directory(home: Home, workspace_id: str, path: str, *, parents: bool = 
         def ready(held: Held) -> None:
             nonlocal spent
             spent = gate.file(spot, "write", held).facts
+            room.admit_directory()
 
-        with locate(home, workspace_id, path) as spot:
+        with locate(home, workspace_id, path) as spot, Room(home, spot.workspace, path) as room:
             files.make_directory(spot.root, spot.path, parents=parents, ready=ready)
             home.record(spot.workspace.task_id, *spent, DirectoryMade(**spot.names()))
 
@@ -338,14 +344,19 @@ def _from_the_same(spot: Spot, path: str, to: str) -> str:
 
 
 @contextmanager
-def _changing(home: Home, workspace_id: str, path: str, if_digest: str | None) -> Iterator[tuple[Spot, Any]]:
-    """Where a change is made, and what writes it down.
+def _changing(home: Home, workspace_id: str, path: str, if_digest: str | None) -> Iterator[tuple[Spot, Any, Room]]:
+    """Where a change is made, what writes it down, and what room there is for it.
 
     Between the look at a file and a change that depends on it, nobody else makes one that depends on the same look.
     """
     alone = nullcontext() if if_digest is None else home.hold(f"files of {show.normal_id(workspace_id)}")
-    with alone, locate(home, workspace_id, path) as spot, _recorded(home, spot) as record:
-        yield spot, record
+    with (
+        alone,
+        locate(home, workspace_id, path) as spot,
+        Room(home, spot.workspace, path) as room,
+        _recorded(home, spot) as record,
+    ):
+        yield spot, record, room
 
 
 def _joined(old: Held | None, new: bytes | None) -> bytes | None:

@@ -18,7 +18,7 @@ from carrel.model.workspace import Workspace
 from carrel.verbs import show
 from carrel.verbs.destroy import destroy
 from carrel.verbs.idle import judge, last_uses, rules_of
-from carrel.verbs.quota import exclusive
+from carrel.verbs.quota import exclusive, forget_count
 from carrel.verbs.undo import trashed
 
 TYPE_CHECKING = False
@@ -213,6 +213,10 @@ def _take(home: Home, candidate: Candidate, problems: list[CarrelError], *, pres
             raise Conflict(verdict.why)
 
     try:
+        if rules.archive_first and show.get(home, candidate.workspace_id).state == "ready":
+            from carrel.verbs.archive import archive
+
+            archive(home, candidate.workspace_id)
         destroy(home, [candidate.workspace_id], reason=f"sweep: {candidate.why}", check=check)
     except (Conflict, WorkspaceNotFound) as refused:
         return candidate.replace(goes=False, why=refused.message)
@@ -331,6 +335,7 @@ def delete_files(home: Home, workspace: Workspace) -> None:
             remove_tree(workspace.trash_path)
         if workspace.filled:
             sources.release(filled, place)
+        forget_count(home, workspace.uid)
     except OSError as error:
         raise CleanupFailed(
             f"the files of {workspace.id} could not be deleted: {error.strerror or error}",

@@ -25,6 +25,7 @@ from carrel.verbs.archive import caps_of
 from carrel.verbs.create import (
     as_ours,
     check_maker,
+    default_limits,
     fail,
     place_of,
     policy_of,
@@ -68,8 +69,8 @@ def unarchive(
     """
     given = dict(config or {})
     check_maker(home, Source(kind="archive", location=location), given)
-    default = home.settings.workspaces.default_max_size_mb
-    checked = parse_config(given, default_max_size_mb=default)
+    default = default_limits(home)
+    checked = parse_config(given, defaults=default)
     if checked.shares:
         from carrel.verbs.shares import check
 
@@ -171,11 +172,11 @@ def _refuse_outside(home: Home, contents: Contents) -> None:
     )
 
 
-def _config(contents: Contents, given: dict[str, Any], default_max_size_mb: int | None) -> Config:
+def _config(contents: Contents, given: dict[str, Any], defaults: dict[str, int | None]) -> Config:
     said = _workspace(contents).get("config")
     described = {key: said[key] for key in _TAKEN_OVER if key in said} if isinstance(said, dict) else {}
     try:
-        return parse_config({**described, **given}, default_max_size_mb=default_max_size_mb)
+        return parse_config({**described, **given}, defaults=defaults)
     except InvalidConfig as error:
         raise InvalidArchive(f"the archived workspace's configuration makes no sense: {error.message}") from None
 

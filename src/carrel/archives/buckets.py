@@ -34,25 +34,30 @@ _MOST_COPIED = 5 << 30  # by one request of S3
 def writing(location: str, *, replace: bool) -> Iterator[_Object]:
     """Something to write an archive to; it stands when the context ends well."""
     bucket, key = split(location)
-    with _said(location):
-        target = _Object(_store(bucket), location, key, replace=replace)
-        try:
-            yield target
-            target.stand()
-        except BaseException:
-            target.abandon()
-            raise
+    target = _Object(_store(bucket), location, key, replace=replace)
+    try:
+        yield target
+        target.stand()
+    finally:
+        target.let_go()
 
 
 @contextmanager
 def reading(location: str) -> Iterator[tuple[int, Iterator[bytes]]]:
     """The size of an archive and its bytes, as they come."""
     bucket, key = split(location)
-    with _said(location):
-        import obstore
+    store = _store(bucket)
+    import obstore
 
-        found = obstore.get(_store(bucket), key)
-        yield int(found.meta["size"]), (bytes(chunk) for chunk in found.stream(min_chunk_size=1 << 20))
+    with _said(location):
+        found = obstore.get(store, key)
+    yield int(found.meta["size"]), _chunks(location, found)
+
+
+def _chunks(location: str, found: Any) -> Iterator[bytes]:
+    with _said(location):
+        for chunk in found.stream(min_chunk_size=1 << 20):
+            yield bytes(chunk)
 
 
 def split(location: str) -> tuple[str, str]:
@@ -87,12 +92,16 @@ def _said(location: str) -> Iterator[None]:
             raise
         name, said = type(error).__name__, str(error).partition("\n")[0][:300]
         if name == "AlreadyExistsError":
-            raise FileExists(f"{location} exists already", hint="choose another name, or --force") from None
+            raise _exists(location) from None
         if name in ("PermissionDeniedError", "UnauthenticatedError"):
             raise PermissionDenied(f"{location}: {said}", hint="check the credentials in the environment") from None
         raise BucketUnavailable(
             f"{location}: {said}", hint="AWS_ENDPOINT_URL, AWS_REGION and the credentials come from the environment"
         ) from None
+
+
+def _exists(location: str) -> FileExists:
+    return FileExists(f"{location} exists already", hint="choose another name, or --force")
 
 
 class _Object:
@@ -103,6 +112,7 @@ class _Object:
 
         self._api = obstore
         self._store = store
+        self._location = location
         self._key = key
         self._replace = replace
         self._aside = f"{key}.{os.urandom(8).hex()}.part"
@@ -110,10 +120,9 @@ class _Object:
         self._parts: Any = None
         self._digest = sha256()
         self.size = 0
-        if not replace:
-            with suppress(FileNotFoundError):
-                obstore.head(store, key)
-                raise FileExists(f"{location} exists already", hint="choose another name, or --force")
+        with _said(location), suppress(FileNotFoundError):
+            if not replace and obstore.head(store, key):
+                raise _exists(location)
 
     def write(self, data: bytes) -> None:
         """Append."""
@@ -123,15 +132,17 @@ class _Object:
             raise ArchiveTooLarge(
                 "an archive over 5 GB cannot be put into a bucket only if nothing is there", hint="--force"
             )
-        if self._parts is not None:
-            self._parts.write(data)
-            return
         self._buffer += data
         if len(self._buffer) > _PART:
+            with _said(self._location):
+                self._send()
+
+    def _send(self) -> None:
+        if self._parts is None:
             where = self._key if self._replace else self._aside
             self._parts = self._api.open_writer(self._store, where, buffer_size=_PART, max_concurrency=4)
-            self._parts.write(bytes(self._buffer))
-            self._buffer.clear()
+        self._parts.write(bytes(self._buffer))
+        self._buffer.clear()
 
     def digest(self) -> str:
         """Of all that was written."""
@@ -139,17 +150,19 @@ class _Object:
 
     def stand(self) -> None:
         """Let it be seen under its key."""
-        if self._parts is None:
-            mode: Any = "overwrite" if self._replace else "create"
-            self._api.put(self._store, self._key, bytes(self._buffer), mode=mode, use_multipart=False)
-            return
-        self._parts.close()
-        if not self._replace:
-            try:
-                self._api.copy(self._store, self._aside, self._key, overwrite=False)
-            finally:
-                self._api.delete(self._store, self._aside)
+        with _said(self._location):
+            if self._parts is None:
+                mode: Any = "overwrite" if self._replace else "create"
+                self._api.put(self._store, self._key, bytes(self._buffer), mode=mode, use_multipart=False)
+                return
+            self._send()
+            self._parts.close()
+            if not self._replace:
+                try:
+                    self._api.copy(self._store, self._aside, self._key, overwrite=False)
+                finally:
+                    self._api.delete(self._store, self._aside)
 
-    def abandon(self) -> None:
-        """What was sent is not finished, so it is never seen."""
+    def let_go(self) -> None:
+        """Forget what is not finished: it is never seen."""
         self._parts = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import contextmanager, suppress
+from errno import EISDIR, EOPNOTSUPP
 from hashlib import sha256
 
 from carrel.errors import ArchiveNotFound, FileExists, NotAFile, from_os
@@ -57,13 +58,17 @@ def writing(location: str, *, replace: bool) -> Iterator[Target]:
         raise _exists(location)
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        with _File(folder) as file:
-            yield file
-            file.stand_as(name, replace=replace)
-    except FileExistsError:
-        raise _exists(location) from None
+        file = _File(folder, location)
     except OSError as error:
         raise from_os(error, location) from error
+    with file:
+        yield file
+        try:
+            file.stand_as(name, replace=replace)
+        except FileExistsError:  # made by somebody else meanwhile
+            raise _exists(location) from None
+        except OSError as error:
+            raise from_os(error, location) from error
 
 
 def _exists(location: str) -> FileExists:
@@ -73,13 +78,14 @@ def _exists(location: str) -> FileExists:
 class _File:
     """A file without a name, or with a hidden one where the file system knows no such thing."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, location: str) -> None:
         self._folder = folder
+        self._location = location
         self._hidden = ""
         try:
             self._fd = os.open(folder, os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
-        except (IsADirectoryError, OSError) as error:
-            if not isinstance(error, IsADirectoryError) and error.errno != 95:  # EOPNOTSUPP
+        except OSError as error:
+            if error.errno not in (EISDIR, EOPNOTSUPP):
                 raise
             self._hidden = f"{folder}/.{os.urandom(8).hex()}.part"
             self._fd = os.open(self._hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -98,8 +104,11 @@ class _File:
     def write(self, data: bytes) -> None:
         """Append."""
         view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            raise from_os(error, self._location) from error
         self._digest.update(data)
         self.size += len(data)
 

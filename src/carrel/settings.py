@@ -88,6 +88,11 @@ class Sandbox(Value):
     keep_seconds: float = 600  # how long a box of `run --keep` waits for its next command
     secrets: list[str] = []  # HOST HEADER FILE: the proxy adds this header, and the agent never sees it
     stop_on_shutdown: bool = False  # whether closing ends the runs that were started through it
+    vm_emulation: str = "refuse"  # allow: where KVM runs no guests, --sandbox vm emulates its machine, slowly
+    vm_memory_mb: int = 1024  # of a machine: all commands in it share that
+    vm_cpus: int | None = None  # null: those of the host, at most 4; one where it is emulated
+    vm_idle_seconds: float = 600  # how long a machine waits for its next command
+    vm_packages: str | None = None  # a directory with Debian's kernel package; null: apt downloads it
 
 
 class Policy(Value):
@@ -190,7 +195,8 @@ SECTIONS: dict[str, type[Value]] = {
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
     "storage.mechanism": ("auto", "overlay", "rootless-overlay", "btrfs", "reflink", "copy"),
-    "sandbox.default": ("auto", "none", "bubblewrap", "vm"),
+    "sandbox.default": ("auto", "none", "bubblewrap", "vm", "vm/kvm", "vm/tcg"),
+    "sandbox.vm_emulation": ("refuse", "allow"),
     **{f"policy.{key}": OUTCOMES for key in OPERATIONS},
 }
 _PATHS = ("storage.workspaces_path", "workspaces.archives_path")  # relative to the file that says them
@@ -225,13 +231,15 @@ def load_settings(
 # What a file in the current directory may not say: it may have come with somebody else's repository, and would let
 # that repository open the sandbox that is to confine it.
 _OWNERS_ONLY = {
-    "sandbox.default": ("auto", "bubblewrap", "vm"),
+    "sandbox.default": ("auto", "bubblewrap", "vm", "vm/kvm", "vm/tcg"),
     "sandbox.network": ("none",),
     "sandbox.read_only": (),
     "sandbox.read_write": (),
     "sandbox.tools": (),
     "sandbox.uid": (),
     "sandbox.secrets": (),
+    "sandbox.vm_emulation": (),
+    "sandbox.vm_packages": (),
     "store.url": (),
     "git.private_hosts": (),
     "git.allow_ssh": (),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from carrel.verbs.doctor import Probe
     from carrel.verbs.download import Download
     from carrel.verbs.edit import Edited
+    from carrel.verbs.machines import Mounted
     from carrel.verbs.mail import Message
     from carrel.verbs.recent import Folder, RecentFolder
     from carrel.verbs.repair import Finding
@@ -105,6 +106,20 @@ if TYPE_CHECKING:
 
         def run_new(self, source: str, command: Sequence[str], *, id: str | None = None, **options: Any) -> Run:
             """Make a workspace and start a command in it. A clone that fails is a failed run in a failed workspace."""
+
+        def machines(self, id: str | None = None) -> Sequence[Mounted]:
+            """The machines of the sandbox `vm` that are up, of one workspace or of all."""
+
+        def mount(
+            self, id: str, *, sandbox: str = "vm", progress: Callable[[str], None] | None = None
+        ) -> Sequence[Mounted]:
+            """Have the workspace in a machine that is up, for the commands to come."""
+
+        def unmount(self, id: str) -> Sequence[Mounted]:
+            """End the machines of a workspace; WorkspaceBusy while a command runs in one."""
+
+        def build_guest(self, *, progress: Callable[[str], None] | None = None) -> str:
+            """Make ready what machines start from, which the first run would do too; gives the kernel's version."""
 
         def why(self, run_id: str) -> Explanation:
             """What held a run, and what it was denied, as far as that can be known."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from scene import Scene, a_host, in_child
+from scene import Scene, a_host, in_child, need_guest
 
 from carrel.sandboxes import bubblewrap
 from needs import need
@@ -15,4 +15,12 @@ def host(request: pytest.FixtureRequest) -> Iterator[Scene]:
     with a_host(request.param) as scene:
         reason = in_child(scene.uid, bubblewrap.probe)
         need(reason is None, f"bubblewrap, started by {request.param}: {reason}")
+        yield scene
+
+
+@pytest.fixture(scope="session", params=["root", "ordinary"])
+def machine(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """The same host, attacked from an emulated machine, which is kept from test to test."""
+    with a_host(request.param, "vm/tcg") as scene:
+        need_guest(scene)
         yield scene

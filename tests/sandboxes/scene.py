@@ -20,18 +20,22 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from carrel.errors import SandboxUnavailable
 from carrel.model.enforcement import Limits
-from carrel.sandboxes import Confinement, bubblewrap, driver
+from carrel.sandboxes import Confinement, Machines, contract, driver, vm
 from carrel.system import frames, process, proxy, supervisor
 from carrel.system.supervisor import Hooks, Order, Result
+from carrel.system.vm import machines
 from needs import need
 
 ORDINARY = 12345
+GUESTS = f"{tempfile.gettempdir()}/carrel-test-guests-{os.geteuid()}"  # built once, for all tests and test runs
 
 # loaded before a child changes its user: the checkout and Python itself may lie where that user cannot read
 for _name in (
     "encodings.ascii", "encodings.idna", "encodings.latin_1", "fcntl", "ipaddress", "resource", "select", "ssl",
-    "termios", "threading", "traceback", "carrel.sandboxes.none", "carrel.sandboxes.bubblewrap", "carrel.system.box",
+    "termios", "threading", "traceback", "carrel.sandboxes.none", "carrel.sandboxes.bubblewrap", "carrel.sandboxes.vm",
+    "carrel.system.box",
     "carrel.system.landlock", "carrel.system.shim", "carrel.system.stage", "carrel.system.proxy",
 ):  # fmt: skip
     importlib.import_module(_name)
@@ -118,8 +122,9 @@ class Scene:
     OTHER_TEXT = "neighbour-note-0815"
     TOKEN_TEXT = "token-deadbeef"
 
-    def __init__(self, uid: int) -> None:
+    def __init__(self, uid: int, sandbox: str = "bubblewrap") -> None:
         self.uid = uid
+        self.sandbox = sandbox
         self.agent = 64042 if uid == 0 else uid  # whose the workspace's files are
         self.base = tempfile.mkdtemp(prefix="aw-scene-")
         self.runs = 0
@@ -130,6 +135,8 @@ class Scene:
         self.secret = os.path.join(self.base, "secret.txt")
         self.other = os.path.join(self.base, "workspaces", "other")
         self.state = os.path.join(self.base, "state")
+        self.machines = f"{self.base}/machines"
+        os.makedirs(self.machines)
         self.host: subprocess.Popen[bytes] | None = None
         self.abstract = f"aw-abstract-{os.getpid()}-{uid}"
         self.shm = f"/dev/shm/aw-shm-{os.getpid()}-{uid}"
@@ -156,11 +163,16 @@ class Scene:
 
     def reset(self) -> None:
         """Put everything back as it was."""
-        for path in (self.other, self.state, self.out, self.workspace):
+        records = os.path.join(self.workspace, ".aw")
+        for path in (self.other, self.state, self.out):
             shutil.rmtree(path, ignore_errors=True)
             os.makedirs(path)
-        os.makedirs(self.work)
-        os.makedirs(os.path.join(self.workspace, ".aw"))
+        for path in (self.workspace, self.work, records):  # the directories stay: a machine may have them open
+            os.makedirs(path, exist_ok=True)
+            for name in os.listdir(path):
+                inner = os.path.join(path, name)
+                if inner not in (self.work, records):
+                    shutil.rmtree(inner) if os.path.isdir(inner) and not os.path.islink(inner) else os.unlink(inner)
         for path, text in (
             (self.secret, self.SECRET_TEXT),
             (os.path.join(self.other, "note.txt"), self.OTHER_TEXT),
@@ -174,6 +186,8 @@ class Scene:
                 file.write(text)
             os.chmod(path, 0o600)
         for folder, folders, files in os.walk(self.base):
+            if folder.startswith(self.machines):
+                continue
             for name in (".", *folders, *files):
                 path = os.path.join(folder, name)
                 os.lchown(path, self.agent if path.startswith(self.workspace) else self.uid, -1)
@@ -248,7 +262,7 @@ class Scene:
         self,
         command: str | Sequence[str],
         *,
-        sandbox: str = "bubblewrap",
+        sandbox: str = "",
         limits: Limits | None = None,
         terminal: bool = False,
         timeout: float = 60,
@@ -264,7 +278,8 @@ class Scene:
         os.makedirs(directory, 0o700)
         for path in (os.path.dirname(directory), directory):
             os.chown(path, self.uid, -1)
-        asked = Confinement(workspace=self.workspace, **confinement)  # type: ignore[arg-type]
+        asked = self.confinement(limits, **confinement)
+        sandbox = sandbox or self.sandbox
         argv = ["/bin/bash", "-c", command] if isinstance(command, str) else list(command)
 
         def body() -> object:
@@ -279,6 +294,26 @@ class Scene:
         result, events, pid = in_child(self.uid, body, timeout=timeout)  # type: ignore[misc]
         return Outcome(Result(**result), directory, events, pid)
 
+    def confinement(self, limits: Limits | None = None, **fields: object) -> Confinement:
+        """Around the workspace, with what the sandbox of this scene needs."""
+        if self.sandbox.startswith("vm"):
+            fields.setdefault("machines", self.kept())
+            fields.setdefault("limits", limits or Limits())
+        return Confinement(workspace=self.workspace, **fields)  # type: ignore[arg-type]
+
+    def kept(self, **fields: object) -> Machines:
+        """Where this scene keeps machines."""
+        return Machines(
+            **{  # type: ignore[arg-type]
+                "directory": self.machines,
+                "cache": GUESTS,
+                "owner": "mine",
+                "emulation": "only",
+                "patience_seconds": 60.0,
+                **fields,
+            }
+        )
+
     def outside(self, script: str, *, root: bool = False, prefix: Sequence[str] = (), **options: object) -> str:
         """The same words as a plain process of the host."""
         uid = 0 if root else self.uid
@@ -290,13 +325,14 @@ class Scene:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=30,
-            env={"PATH": bubblewrap.PATH},
+            env={"PATH": contract.PATH},
             **who,  # type: ignore[call-overload]
             **options,
         )
         return done.stdout.decode(errors="replace")
 
     def close(self) -> None:
+        machines.forget(self.machines, "mine")
         for sink in self.sinks:
             sink.close()
         if self.host is not None:
@@ -336,7 +372,7 @@ def supervise(
             order,
             cell.enforcement,
             hooks,
-            bubblewrap.explain,
+            getattr(driver(sandbox), "explain", None),
         )
     return result.as_dict(), hooks.events, os.getpid()
 
@@ -353,6 +389,20 @@ def _file_handle(path: str) -> str:
     return buffer.raw[: 8 + size].hex()
 
 
+def need_guest(scene: Scene) -> None:
+    """A guest to start machines from, built by whoever comes first; other users may read it."""
+    os.makedirs(GUESTS, mode=0o755, exist_ok=True)
+    try:
+        asked = scene.confinement()
+        uid = scene.agent
+        ready = vm.make_ready(asked.replace(uid=uid, gid=uid), lambda _: None)
+    except SandboxUnavailable as error:
+        need(False, f"a guest: {error.message}; {error.hint}")
+    else:
+        if ready.state is not None:
+            os.chmod(ready.state, 0o644)
+
+
 def find_processes(words: str) -> list[int]:
     """Every process with these words in its command line, and its arguments' own zero bytes read as spaces."""
     found = []
@@ -364,12 +414,12 @@ def find_processes(words: str) -> list[int]:
 
 
 @contextlib.contextmanager
-def a_host(kind: str) -> Iterator[Scene]:
+def a_host(kind: str, sandbox: str = "bubblewrap") -> Iterator[Scene]:
     """A scene of root's, or of an ordinary user's."""
     is_root = os.geteuid() == 0
     need(kind != "root" or is_root, "root")
     uid = (0 if kind == "root" else ORDINARY) if is_root else os.geteuid()
-    scene = Scene(uid)
+    scene = Scene(uid, sandbox)
     try:
         yield scene
     finally:

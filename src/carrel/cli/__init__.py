@@ -43,6 +43,7 @@ GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
             "attach": ("carrel.cli.run", "join a run's terminal"),
             "stop": ("carrel.cli.run", "end a run"),
             "why": ("carrel.cli.run", "say what held a run and what it was denied"),
+            "vm": ("carrel.cli.vm", "look after the machines of the sandbox vm"),
         },
     ),
     (

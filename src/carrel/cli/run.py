@@ -26,7 +26,9 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     add_ids(parser, optional=True)
     parser.add_argument("--source", metavar="SPEC", help="make a workspace from this first: a path, a URL, fork:ID, …")
     add_clone_options(parser)
-    parser.add_argument("--sandbox", default="auto", metavar="auto|bubblewrap|none", help="what confines the command")
+    parser.add_argument(
+        "--sandbox", default="auto", metavar="auto|bubblewrap|vm|vm/tcg|none", help="what confines the command"
+    )
     parser.add_argument("--network", metavar="none|host|HOST,…", help="what it may reach (default: nothing)")
     parser.add_argument("--timeout", type=float, metavar="S", help="end it after this many seconds, with exit code 124")
     parser.add_argument("--detach", action="store_true", help="let it go on by itself, and print its id")
@@ -83,7 +85,9 @@ def _start(door: Door, args: argparse.Namespace) -> Run:
     }
     door.starts_run = True
     if args.source is None:
-        return door.workspaces.run(_named(args), args.command, **options)
+        run = door.workspaces.run(_named(args), args.command, progress=door.progress, **options)
+        door.progress("")
+        return run
     ids = ids_of(args)
     run = door.workspaces.run_new(
         args.source, args.command, id=ids[0] if ids else None, progress=door.progress, **options
@@ -272,6 +276,7 @@ def _report(
         "",
         f"{run.state}: exit code {run.exit_code}, {seconds:.1f} s, confined by {walls}",
         *([f"  {run.reason}"] if run.reason and run.state not in ("completed",) and not run.error else []),
+        *(f"  note: {note}" for note in _notes(run)),
     ]
     print("\n".join(printable(line) if line else "" for line in lines), file=sys.stderr)
     if kept and workspace.state == "ready":
@@ -307,6 +312,12 @@ def _say_overlaps(door: Door, workspace: Workspace) -> None:
         more = f" and {len(each.paths) - 3} more" if len(each.paths) > 3 else ""
         paths = ", ".join(map(printable, each.paths[:3]))
         print(f"  note: {printable(each.other_id)} changed {paths}{more} too; aw overlaps shows all", file=sys.stderr)
+
+
+def _notes(run: Run) -> list[str]:
+    """What a reader should know of the walls: weaker or slower than usual, and why."""
+    found = run.enforcement.get("notes")
+    return [str(note) for note in found] if isinstance(found, list | tuple) else []
 
 
 def _walls(run: Run) -> list[str]:

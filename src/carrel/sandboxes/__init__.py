@@ -8,7 +8,7 @@ into a confined launch. `system/process.py` starts them all. What was asked for 
 from __future__ import annotations
 
 from carrel.errors import Invalid, SandboxUnavailable
-from carrel.model.enforcement import Enforcement
+from carrel.model.enforcement import Enforcement, Limits
 from carrel.model.value import Value
 
 TYPE_CHECKING = False
@@ -66,6 +66,20 @@ class Mount(Value):
     executable: bool = True  # in a confinement that is not, only for what cannot be written and is named so
 
 
+class Machines(Value):
+    """Where and how the `vm` sandbox keeps its machines."""
+
+    directory: str  # of the machines that run
+    cache: str  # of the guest, and of states to start from
+    owner: str  # whose machine it is: the workspace's own id
+    emulation: str = "refuse"  # what to do without hardware: refuse, allow; or only, also with it; or never
+    memory_mb: int = 1024
+    cpus: int | None = None
+    idle_seconds: float = 600.0
+    packages: str | None = None
+    patience_seconds: float = 20.0
+
+
 class Confinement(Value):
     """What a command may see and use: all that a driver gets to know."""
 
@@ -85,6 +99,9 @@ class Confinement(Value):
     user: str = "agent"
     holder: int | None = None  # the process of an ordinary user in whose namespaces the workspace's overlay is mounted
     launcher: str = ""  # an absolute path instead of the bwrap found
+    limits: Limits = Limits()  # what the supervisor is asked to hold, for a sandbox that can hold some of it itself
+    machines: Machines | None = None  # for the sandbox `vm`
+    room: str = ""  # commands with the same word share /tmp and the home, where a sandbox outlives its commands
 
 
 def choose(kind: str, *, try_first: bool = True) -> Sandbox:
@@ -121,5 +138,8 @@ def driver(name: str) -> Sandbox:
 SANDBOXES = {
     "none": "carrel.sandboxes.none",
     "bubblewrap": "carrel.sandboxes.bubblewrap",
+    "vm": "carrel.sandboxes.vm",  # by hardware; emulated if the settings allow it
+    "vm/kvm": "carrel.sandboxes.vm",
+    "vm/tcg": "carrel.sandboxes.vm",
 }
 AUTO = ("bubblewrap",)

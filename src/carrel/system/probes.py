@@ -118,15 +118,6 @@ def program(name: str, option: str) -> tuple[bool, str]:
     return False, "not installed"
 
 
-def kvm() -> tuple[bool, str]:
-    """Whether the kernel offers virtual machines; whether a guest really runs is found out when one is started."""
-    if not os.path.exists("/dev/kvm"):
-        return False, "no /dev/kvm"
-    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
-        return False, "/dev/kvm is there, but not for us"
-    return True, "/dev/kvm can be opened"
-
-
 def disk(directory: str, least_mb: int) -> tuple[bool, str]:
     """How much room is left."""
     stats = os.statvfs(directory)

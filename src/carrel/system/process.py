@@ -55,6 +55,11 @@ class Launch(Value):
     # bubblewrap's door: it tells its child's id on `info` and waits until something arrives on `gate`
     info: int | None = None
     gate: int | None = None
+    # a launch may be a function of ours instead of a program: a process that stands for a command which runs elsewhere.
+    # It gets SIGTERM itself, and passes it on
+    body: Callable[[], object] | None = None
+    told: int | None = None  # from whoever really runs it: JSON lines, and their end when nothing of it is left
+    ear: int | None = None  # a listening socket that the run's proxy is to serve
 
 
 class Child(Value):
@@ -167,6 +172,9 @@ def spawn(
             reset_signals()
             os.umask(0o022)
             die_with(lifeline)  # after the change of user, which clears it
+            if launch.body is not None:
+                launch.body()
+                os._exit(0)
             stages = 5
             os.execve(launch.argv[0], launch.argv, launch.environment)  # an absolute path, or the caller looked it up
         except OSError as error:

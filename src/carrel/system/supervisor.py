@@ -27,6 +27,7 @@ from carrel.system import cgroups, frames, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Sequence
     from typing import Any
 
@@ -186,6 +187,10 @@ class _Supervision:
         self.pid = 0
         self.proxy_pid = 0
         self.reports = -1
+        self.told = -1
+        self.told_pending = bytearray()
+        self.told_usage: dict[str, int] = {}
+        self.lost = ""  # why whoever really ran it does not any more
         self.status: int | None = None
         self.report = b""
         self.launched_at: float | None = None
@@ -276,14 +281,16 @@ class _Supervision:
         self._watch(listener.fileno(), lambda _: self._accept(listener))
 
     def _start(self, launch: Callable[[Sequence[tuple[int, int]]], Launch]) -> None:
+        # what a cell holds itself stands in its statement already
+        ours = self.limits.replace(**dict.fromkeys(self.enforcement.limits))
         # a sandbox's processes die with their namespace; without one, the group is how to find them all
-        self.group = cgroups.make(self.order.name, self.limits, listed=self.enforcement.sandbox == "none")
-        self.enforcement = self.enforcement.replace(
-            limits=held_limits(self.limits, self.group, self.enforcement.sandbox)
-        )
+        self.group = cgroups.make(self.order.name, ours, listed=self.enforcement.sandbox == "none")
+        held = held_limits(ours, self.group, self.enforcement.sandbox)
+        self.enforcement = self.enforcement.replace(limits={**self.enforcement.limits, **held})
         self.free_at_start = self._free_space()
-        ready = launch(resource_limits(self.limits, self.group))
-        self.skipped = 1 if ready.reports else 0  # processes in front that are the launcher's, not the command's
+        ready = launch(resource_limits(ours, self.group))
+        # processes in front that are the launcher's, not the command's
+        self.skipped = 1 if ready.reports and ready.body is None else 0
         self.child_has_shim = ready.reports
         theirs = self._make_descriptors(ready)
         try:
@@ -297,13 +304,23 @@ class _Supervision:
         descriptor = os.pidfd_open(child.pid)
         self.open.append(lambda: os.close(descriptor))
         self._watch(descriptor, lambda _: self._child_ended(descriptor))
-        if self.limits.wall_seconds is not None:
-            self.deadline = time.monotonic() + self.limits.wall_seconds
+        if ready.body is None:  # else its time begins when it is started, wherever that is
+            self._begin_time()
         self.next_beat = time.monotonic() + self.order.heartbeat_seconds
         watches_disk = self.limits.disk_bytes is not None or self.limits.disk_free_bytes is not None
         self.next_disk_check = time.monotonic() + _DISK_INTERVAL if watches_disk and self.order.workspace else None
+        if ready.told is not None:
+            self._listen_to(ready.told)
+        if ready.ear is not None:
+            import socket
+
+            self._start_proxy(socket.socket(fileno=ready.ear), ready)
         if ready.info is not None and ready.gate is not None:
             self._open_gate(ready.info, ready.gate, ready)
+
+    def _begin_time(self) -> None:
+        if self.limits.wall_seconds is not None and self.deadline is None:
+            self.deadline = time.monotonic() + self.limits.wall_seconds
 
     def _make_descriptors(self, ready: Launch) -> tuple[int, int, int]:
         """The command's three descriptors; ours are put into the loop.
@@ -341,26 +358,55 @@ class _Supervision:
 
         try:
             proxy.wait_for_network(info)
-            listener = proxy.listen_inside(process.descendants(self.pid)[-1])
-            self.proxy_pid, reports = proxy.start(listener, self.order.rules, ready.uid, ready.gid)
-            self.open.append(lambda: os.close(reports))
-            self.reports = reports
-            pending = bytearray()
-
-            def heard(_: int) -> None:
-                data = os.read(reports, 65536)
-                if not data:
-                    self._forget(reports)
-                pending.extend(data)
-                while b"\n" in pending:
-                    line, pending[:] = bytes(pending).split(b"\n", 1)
-                    self.hooks.on_denied(proxy.parse_denial(line))
-
-            self._watch(reports, heard)
+            self._start_proxy(proxy.listen_inside(process.descendants(self.pid)[-1]), ready)
             os.write(gate, b"x")
         finally:
             os.close(gate)
             os.close(info)
+
+    def _start_proxy(self, listener: socket.socket, ready: Launch) -> None:
+        from carrel.system import proxy
+
+        self.proxy_pid, reports = proxy.start(listener, self.order.rules, ready.uid, ready.gid)
+        self.open.append(lambda: os.close(reports))
+        self.reports = reports
+        pending = bytearray()
+
+        def heard(_: int) -> None:
+            data = os.read(reports, 65536)
+            if not data:
+                self._forget(reports)
+            pending.extend(data)
+            while b"\n" in pending:
+                line, pending[:] = bytes(pending).split(b"\n", 1)
+                self.hooks.on_denied(proxy.parse_denial(line))
+
+        self._watch(reports, heard)
+
+    def _listen_to(self, told: int) -> None:
+        self.told = told
+        os.set_blocking(told, False)
+        self.open.append(lambda: os.close(told))
+        self._watch(told, lambda _: self._hear_told())
+
+    def _hear_told(self) -> None:
+        """What whoever really runs the command says of it."""
+        import json
+
+        try:
+            data = os.read(self.told, 65536)
+        except BlockingIOError:
+            return
+        if not data:
+            self._forget(self.told)
+        self.told_pending += data
+        while b"\n" in self.told_pending:
+            line, self.told_pending = self.told_pending.split(b"\n", 1)
+            words = json.loads(line)
+            self.lost = words.get("lost", self.lost)
+            self.told_usage = words.get("usage", self.told_usage)
+            notes = (*self.enforcement.notes, *words.get("notes", ()))
+            self.enforcement = self.enforcement.replace(notes=notes)
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
@@ -440,6 +486,9 @@ class _Supervision:
         os.close(self.report_pipe)
         if self.report == (bytes(8) if self.child_has_shim else b""):
             self.launched_at = time.time()
+            self._begin_time()
+            if self.told >= 0:
+                self._hear_told()  # it says how it was started before it starts it
             start_time = process.read_start_time(self.pid)
             self.hooks.on_started(self.pid, start_time or 0, self.enforcement)
             if self.stopping:  # asked while the sandbox was being built, when nobody could hear it
@@ -587,7 +636,17 @@ class _Supervision:
     def _clear(self) -> bool:
         """Everything dead: what the group lists, what we adopted, the proxy. True if so, False if something lingers."""
         gone = cgroups.kill(self.group, wait_seconds=_LINGER)
-        return process.kill_descendants(wait_seconds=_LINGER) and gone
+        return process.kill_descendants(wait_seconds=_LINGER) and self._is_told_over() and gone
+
+    def _is_told_over(self) -> bool:
+        """Wait until it is gone where it really ran."""
+        import select
+
+        end = time.monotonic() + _LINGER
+        while self.told in self.handlers and time.monotonic() < end:
+            if select.select([self.told], [], [], max(0.0, end - time.monotonic()))[0]:
+                self._hear_told()
+        return self.told not in self.handlers
 
     def _drain(self) -> None:
         """Take what is still in the pipes. Nobody is left to write, so they end at once unless something lingers."""
@@ -606,7 +665,7 @@ class _Supervision:
             while self.report_pipe in self.handlers:
                 self._read_report(0)
         self._drain()
-        usage = cgroups.usage(self.group)
+        usage = {**cgroups.usage(self.group), **self.told_usage}
         state, code, reason = self._judge(usage)
         if not gone:
             reason = f"{reason}; some of its processes do not die".lstrip("; ")
@@ -629,6 +688,8 @@ class _Supervision:
             return "cancelled", code, "it was stopped"
         if self.stopping:
             return "failed", code or 1, self.stopping
+        if self.lost and self.launched_at is not None:
+            return "failed", code or 1, self.lost
         if self.launched_at is None:
             return "failed", NOT_STARTED_CODE, "it could not be started"
         if code == 0:
@@ -645,6 +706,8 @@ class _Supervision:
             from carrel.errors import Invalid
 
             return Invalid(f"the command could not be started: {os.strerror(number).lower()}")
+        if self.lost:
+            return SandboxUnavailable(self.lost)
         words = self.last_errors.decode(errors="replace")
         if self.explain is not None:
             return self.explain(words, last)

@@ -126,6 +126,7 @@ def _destroy(
         }
         home.record(current.task_id, WorkspaceDestroying(**names, **step), durable=False)
         try:
+            _stop_machines(home, current)
             detach(home, current)
             _move_to_trash(home, current, trash_path)
         except OSError as error:
@@ -183,6 +184,14 @@ def _end_runs(home: Home, workspace: Workspace, *, force: bool) -> None:
                 hint=f"aw stop {record['run_id']}, or --force",
             )
         stop(home, record["run_id"])
+
+
+def _stop_machines(home: Home, workspace: Workspace) -> None:
+    """A machine that is kept between commands holds the workspace's mounts; nothing runs in it now."""
+    if os.path.isdir(f"{home.path}/machines"):
+        from carrel.verbs.machines import forget
+
+        forget(home, workspace)
 
 
 def detach(home: Home, workspace: Workspace) -> None:

@@ -104,7 +104,19 @@ def doctor(home: Home) -> list[Probe]:
             "a virtual machine as a wall",
             "apt install qemu-system-x86",
         ),
-        ("kvm", probes.kvm, "virtual machines at full speed", "enable virtualisation, and join the group kvm"),
+        (
+            "kvm",
+            lambda: _kvm(home),
+            "virtual machines at full speed: a few instructions were run in one",
+            "enable (nested) virtualisation, and let the user of the sandbox open /dev/kvm: join the group kvm, or "
+            f"setfacl -m u:{home.settings.sandbox.uid}:rw /dev/kvm",
+        ),
+        (
+            "vm",
+            lambda: _vm(home),
+            "a machine of its own around a run: --sandbox vm",
+            "see qemu and kvm; --sandbox vm/tcg, or sandbox.vm_emulation: allow, emulates the machine, slowly",
+        ),
         (
             "disk",
             lambda: probes.disk(workspaces, home.settings.storage.min_free_mb),
@@ -146,6 +158,19 @@ def _owners(home: Home) -> tuple[bool, str]:
     uid = home.settings.sandbox.uid
     reason = layers.probe_idmap(home.private, (uid, uid))
     return reason is None, reason or f"mapped to {uid}"
+
+
+def _kvm(home: Home) -> tuple[bool, str]:
+    from carrel.system.vm import kvm
+
+    answer = kvm.ask(f"{home.path}/cache/guest", home.settings.sandbox.uid)
+    return answer.works, answer.found
+
+
+def _vm(home: Home) -> tuple[bool, str]:
+    from carrel.verbs.machines import probe
+
+    return probe(home)
 
 
 def _log(home: Home) -> tuple[bool, str]:

@@ -182,7 +182,15 @@ def _reason(answer: Answer, spec: running.RunSpec) -> str:
 
 
 def make_way(home: Home, workspace: Workspace) -> None:
-    """End the workspace's box if it is idle, for somebody who wants the workspace alone; a busy one is left."""
+    """End what is kept around the workspace and idle, a box or a machine, for somebody who wants it alone."""
+    end_box(home, workspace)
+    from carrel.verbs.machines import stop_idle
+
+    stop_idle(home, workspace)
+
+
+def end_box(home: Home, workspace: Workspace) -> None:
+    """End the workspace's box if it is idle; a busy one is left."""
     record = home.log.find_live("run", workspace.uid)
     if record is None or not record.get("box") or record["home"] != home.id:
         return

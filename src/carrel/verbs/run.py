@@ -47,7 +47,7 @@ from carrel.verbs.reach import reach_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     from carrel.home import Home
@@ -90,7 +90,14 @@ class RunSpec(Value):
     executable: bool = True  # whether files of the workspace can be executed, as its policy says
 
 
-def run(home: Home, workspace_id: str, spec: RunSpec, *, runner: Runner | None = None) -> Run:
+def run(
+    home: Home,
+    workspace_id: str,
+    spec: RunSpec,
+    *,
+    runner: Runner | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Run:
     """Start a command in a workspace and give the run, which goes on by itself.
 
     Raises WorkspaceBusy if another run is active there and this one may not share.
@@ -103,6 +110,7 @@ def run(home: Home, workspace_id: str, spec: RunSpec, *, runner: Runner | None =
         permitted = permit_run(home, gate, show.by_uid(home, workspace.uid), spec)
         if not spec.concurrent:
             _make_way(home, workspace)
+        make_ready(home, workspace, permitted, progress)
         return start(home, workspace, permitted, runner)
 
     return judged(home, act)
@@ -111,9 +119,17 @@ def run(home: Home, workspace_id: str, spec: RunSpec, *, runner: Runner | None =
 def _make_way(home: Home, workspace: Workspace) -> None:
     record = home.log.find_live("run", workspace.uid)
     if record is not None and record.get("box"):
-        from carrel.verbs.keep import make_way
+        from carrel.verbs.keep import end_box
 
-        make_way(home, workspace)
+        end_box(home, workspace)
+
+
+def make_ready(home: Home, workspace: Workspace, spec: RunSpec, progress: Callable[[str], None]) -> None:
+    """Build once what a machine starts from, before anybody waits for a run; other sandboxes need nothing."""
+    if spec.sandbox.startswith("vm"):
+        from carrel.sandboxes import vm
+
+        vm.make_ready(confinement_of(home, workspace, spec, ""), progress)
 
 
 def start(home: Home, workspace: Workspace, spec: RunSpec, runner: Runner | None = None) -> Run:
@@ -406,7 +422,7 @@ def _enter(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, order: 
 
         command = box.server_command(home.settings.sandbox.keep_seconds)
         more = {"first": True, "pass_on": (box.listen(order.directory),)}
-    with driver.enter(_confinement(home, workspace, spec, run_id)) as cell:
+    with driver.enter(confinement_of(home, workspace, spec, run_id)) as cell:
         supervisor.supervise(
             lambda rlimits: cell.launch(command, rlimits=rlimits, terminal=spec.tty, **more),
             order,
@@ -451,7 +467,8 @@ def _secret(text: str) -> tuple[str, tuple[str, str]]:
         raise from_os(error, f"the secret for {host}") from error
 
 
-def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -> Any:
+def confinement_of(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -> Any:
+    """What a run of this kind may see and use."""
     from carrel.sandboxes import Confinement, Mount
 
     sandbox = home.settings.sandbox
@@ -487,6 +504,9 @@ def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -
         },
         executable=spec.executable,
         holder=reach.holder,
+        limits=_limits(spec),
+        machines=machines_of(home, workspace.uid, spec.sandbox) if spec.sandbox.startswith("vm") else None,
+        room=run_id if spec.box else "",
         network=spec.network if spec.network in ("none", "host") else "proxy",
         uid=sandbox.uid,
         gid=sandbox.uid,
@@ -500,6 +520,28 @@ def _way_back(home: Home, run_id: str) -> dict[str, str]:
 
     url = find_server(home)
     return {"AW_TOKEN": run_token(home, run_id), **({"AW_URL": url} if url else {})}
+
+
+def machines_of(home: Home, owner: str, kind: str) -> Any:
+    """Where and how the sandbox `vm` keeps its machines."""
+    from carrel.sandboxes import Machines
+
+    sandbox = home.settings.sandbox
+    return Machines(
+        directory=machines_path(home),
+        cache=f"{home.path}/cache/guest",
+        owner=owner,
+        emulation={"vm/tcg": "only", "vm/kvm": "refuse"}.get(kind, sandbox.vm_emulation),
+        memory_mb=sandbox.vm_memory_mb,
+        cpus=sandbox.vm_cpus,
+        idle_seconds=sandbox.vm_idle_seconds,
+        packages=sandbox.vm_packages,
+    )
+
+
+def machines_path(home: Home) -> str:
+    """Where the machines of the sandbox `vm` have their directories."""
+    return f"{home.path}/machines"
 
 
 def _path_with(tools: Sequence[str]) -> str:

@@ -393,9 +393,7 @@ def need_guest(scene: Scene) -> None:
     """A guest to start machines from, built by whoever comes first; other users may read it."""
     os.makedirs(GUESTS, mode=0o755, exist_ok=True)
     try:
-        asked = scene.confinement()
-        uid = scene.agent
-        ready = vm.make_ready(asked.replace(uid=uid, gid=uid), lambda _: None)
+        ready = vm.make_ready(scene.kept(), scene.agent, lambda _: None)
     except SandboxUnavailable as error:
         need(False, f"a guest: {error.message}; {error.hint}")
     else:

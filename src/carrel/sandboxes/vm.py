@@ -71,14 +71,8 @@ def explain(errors: str, report: bytes = b"") -> SandboxUnavailable:
     )
 
 
-def make_ready(confinement: Confinement, progress: Callable[[str], None]) -> prepare.Ready:
+def make_ready(asked: Machines, uid: int, progress: Callable[[str], None]) -> prepare.Ready:
     """Build the guest and save a state of it, where that was not done yet: some ten seconds, once."""
-    asked = _machines(confinement)
-    return prepare.prepare(asked.cache, asked.packages, _machine(confinement, asked), progress)
-
-
-def make_ready_for(asked: Machines, uid: int, progress: Callable[[str], None]) -> prepare.Ready:
-    """The same, without a workspace."""
     confinement = Confinement(workspace="", read_only=(), uid=uid, gid=uid, machines=asked)
     return prepare.prepare(asked.cache, asked.packages, _machine(confinement, asked), progress)
 
@@ -127,7 +121,16 @@ def _machine(confinement: Confinement, asked: Machines) -> Machine:
         workspace=confinement.workspace,
         public_mount=confinement.public_mount,
         read_only=confinement.read_only,
-        mounts=tuple((mount.source, mount.target, mount.writable) for mount in confinement.mounts),
+        mounts=tuple(
+            (
+                mount.source,
+                mount.target,
+                mount.writable,
+                confinement.executable or (mount.executable and not mount.writable),
+            )
+            for mount in confinement.mounts
+        ),
+        executable=confinement.executable,
         tools=tuple(tool for tool in confinement.tools if os.path.isdir(tool)),
         uid=uid,
         gid=gid,
@@ -204,6 +207,7 @@ class _Cell:
             processes=("machine", "guest's process namespace"),
             kernel=("kernel of its own", "guest's seccomp", "no capabilities", "no new privileges"),
             limits=limits,
+            execute=() if self._confinement.executable else ("guest's noexec mounts", "guest's seccomp"),
             uid=self._machine.uid,
             notes=tuple(notes),
         )
@@ -254,7 +258,7 @@ class _Cell:
             "environment": environment,
             "directory": os.path.join(asked.public_mount, asked.directory).rstrip("/"),
             "enter": base64.b64encode(body).decode(),
-            "seccomp": base64.b64encode(seccomp.program()).decode(),
+            "seccomp": base64.b64encode(seccomp.program(executable=asked.executable)).decode(),
             "terminal": terminal,
             "proxy": asked.network == "proxy",
             "memory_bytes": asked.limits.memory_bytes,

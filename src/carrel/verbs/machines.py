@@ -115,7 +115,7 @@ def build(home: Home, *, progress: Callable[[str], None] = lambda _: None) -> st
     from carrel.sandboxes import vm
 
     asked = running.machines_of(home, "", "vm")
-    ready = vm.make_ready_for(asked, home.settings.sandbox.uid, progress)
+    ready = vm.make_ready(asked, home.settings.sandbox.uid, progress)
     return ready.guest.version
 
 

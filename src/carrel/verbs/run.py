@@ -110,7 +110,7 @@ def run(
         permitted = permit_run(home, gate, show.by_uid(home, workspace.uid), spec)
         if not spec.concurrent:
             _make_way(home, workspace)
-        make_ready(home, workspace, permitted, progress)
+        make_ready(home, permitted.sandbox, progress)
         return start(home, workspace, permitted, runner)
 
     return judged(home, act)
@@ -124,12 +124,12 @@ def _make_way(home: Home, workspace: Workspace) -> None:
         end_box(home, workspace)
 
 
-def make_ready(home: Home, workspace: Workspace, spec: RunSpec, progress: Callable[[str], None]) -> None:
+def make_ready(home: Home, sandbox: str, progress: Callable[[str], None]) -> None:
     """Build once what a machine starts from, before anybody waits for a run; other sandboxes need nothing."""
-    if spec.sandbox.startswith("vm"):
+    if sandbox.startswith("vm"):
         from carrel.sandboxes import vm
 
-        vm.make_ready(confinement_of(home, workspace, spec, ""), progress)
+        vm.make_ready(machines_of(home, "", sandbox), home.settings.sandbox.uid, progress)
 
 
 def start(home: Home, workspace: Workspace, spec: RunSpec, runner: Runner | None = None) -> Run:
@@ -422,7 +422,7 @@ def _enter(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, order: 
 
         command = box.server_command(home.settings.sandbox.keep_seconds)
         more = {"first": True, "pass_on": (box.listen(order.directory),)}
-    with driver.enter(confinement_of(home, workspace, spec, run_id)) as cell:
+    with driver.enter(_confinement(home, workspace, spec, run_id)) as cell:
         supervisor.supervise(
             lambda rlimits: cell.launch(command, rlimits=rlimits, terminal=spec.tty, **more),
             order,
@@ -467,8 +467,7 @@ def _secret(text: str) -> tuple[str, tuple[str, str]]:
         raise from_os(error, f"the secret for {host}") from error
 
 
-def confinement_of(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -> Any:
-    """What a run of this kind may see and use."""
+def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -> Any:
     from carrel.sandboxes import Confinement, Mount
 
     sandbox = home.settings.sandbox

@@ -134,7 +134,7 @@ class Place:
         reseed(binascii.a2b_base64(order["seed"]))
         set_clock(order["time"])
         self.uid, self.gid = int(order["uid"]), int(order["gid"])
-        self.home = str(order["home"])
+        self.flags = _NOSUID | _NODEV | (0 if order["executable"] else _NOEXEC)  # of what a command can write
         self.private = [(f"{ROOT}{path}", mode) for path, mode in order["private"]]
         os.makedirs(SHARES)
         # programs do not change under a machine; the workspace does, and only mmap sees that and can map files
@@ -321,7 +321,7 @@ class Run:
             if room:
                 mount(room + path, path, "", _BIND)
                 continue
-            mount("tmpfs", path, "tmpfs", _NOSUID | _NODEV, f"mode={mode},uid={place.uid},gid={place.gid},{size}")
+            mount("tmpfs", path, "tmpfs", place.flags, f"mode={mode},uid={place.uid},gid={place.gid},{size}")
         mount("proc", f"{ROOT}/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
         mount("none", ROOT, "", _BIND | _REMOUNT | _RDONLY | _NOSUID)
         os.chroot(ROOT)
@@ -724,7 +724,7 @@ class Agent:
         for path, mode in self.place.private:
             os.makedirs(folder + path)
             options = f"mode={mode},uid={self.place.uid},gid={self.place.gid},size={size}"
-            mount("tmpfs", folder + path, "tmpfs", _NOSUID | _NODEV, options)
+            mount("tmpfs", folder + path, "tmpfs", self.place.flags, options)
         self.rooms[name] = folder
 
     def _pass_on(self, run: Run, kind: int, channel: int, data: bytes) -> None:

@@ -11,9 +11,9 @@ class Machine(Value):
     workspace: str  # host path; '' for one that is started only to be saved
     public_mount: str = "/mnt/workspace"
     read_only: tuple[str, ...] = ()  # names at the top of the workspace
-    mounts: tuple[tuple[str, str, bool], ...] = ()  # host path, path inside, writable
+    mounts: tuple[tuple[str, str, bool, bool], ...] = ()  # host path, path inside, writable, executable
     tools: tuple[str, ...] = ()
-    executable: bool = True  # whether programs in the workspace may be run
+    executable: bool = True  # whether what a command can write can be executed
     uid: int  # the user behind it, on both sides
     gid: int
     user: str = "agent"

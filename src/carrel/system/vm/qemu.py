@@ -188,7 +188,7 @@ def _shares(machine: Machine) -> list[str]:
     for name in machine.read_only:
         if os.path.lexists(os.path.join(workspace, name)):
             options += ["--ro-bind", os.path.join(workspace, name), f"/x/work/workspace/{name}"]
-    for number, (source, _, writable) in enumerate(machine.mounts):
+    for number, (source, _, writable, _) in enumerate(machine.mounts):
         options += ["--bind" if writable else "--ro-bind", os.path.realpath(source), f"/x/work/mounts/{number}"]
     return options
 
@@ -208,8 +208,8 @@ def order(machine: Machine) -> dict[str, object]:
     for source, name in system_binds(machine):
         binds.append((f"system/{name}", source, True, False))
     binds.append(("work/workspace", machine.public_mount.rstrip("/"), False, not machine.executable))
-    for number, (_, target, writable) in enumerate(machine.mounts):
-        binds.append((f"work/mounts/{number}", target.rstrip("/"), not writable, False))
+    for number, (_, target, writable, executable) in enumerate(machine.mounts):
+        binds.append((f"work/mounts/{number}", target.rstrip("/"), not writable, not executable))
     user, host = machine.user, machine.hostname
     nobody = "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     files = {
@@ -225,9 +225,9 @@ def order(machine: Machine) -> dict[str, object]:
     return {
         "uid": machine.uid,
         "gid": machine.gid,
-        "home": home,
         "hostname": host,
         "files": files,
+        "executable": machine.executable,
         "private": [["/tmp", "1777"], ["/dev/shm", "1777"], [home, "755"]],
         "binds": binds,
     }
@@ -241,7 +241,7 @@ def _sources(machine: Machine, guest: Guest) -> tuple[Source, ...]:
             sources[path] = Source(path=path)
     if machine.workspace:
         sources.update({path: Source(path=path) for path, _ in system_binds(machine)})
-        for path, _, writable in machine.mounts:
+        for path, _, writable, _ in machine.mounts:
             real = os.path.realpath(path)
             sources[real] = Source(path=real, writable=writable)
         workspace = os.path.realpath(machine.workspace)

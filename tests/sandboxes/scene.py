@@ -138,9 +138,10 @@ class Scene:
         self.machines = f"{self.base}/machines"
         os.makedirs(self.machines)
         self.host: subprocess.Popen[bytes] | None = None
-        self.abstract = f"aw-abstract-{os.getpid()}-{uid}"
-        self.shm = f"/dev/shm/aw-shm-{os.getpid()}-{uid}"
-        self.ipc_key = 0x5AFE0000 + os.getpid() * 2 % 0xFFFF + (uid != 0)
+        mark = os.path.basename(self.base)  # a process may have several scenes
+        self.abstract = f"aw-abstract-{mark}"
+        self.shm = f"/dev/shm/{mark}"
+        self.ipc_key = 0x5AFE0000 + int.from_bytes(os.urandom(2), "little")
         self._listen()
         self.reset()
 

@@ -47,12 +47,14 @@ def open(
     correlation_id: str = "",
     causation_id: str = "",
     agent_of: str | None = None,
+    run_id: str = "",
+    wait_seconds: float = 0.0,
     starts_run: bool = False,
 ) -> Local:
     """Open a home on this machine: the one named, else AW_HOME, else the usual place. It is made at first use.
 
     The actor and the ids go into every event that this opener causes; see `Workspaces.acting_as` for others.
-    `agent_of` makes it an agent's: only that workspace ("" for any), and under its policy.
+    `agent_of` makes it an agent's: only that workspace ("" for any), and under its policy; see there for the rest.
     A process without threads that will start one run says so with `starts_run`: its supervisor is forked beforehand.
     """
     import os
@@ -60,6 +62,7 @@ def open(
     from carrel.home import Home, default_path
     from carrel.local import Local
     from carrel.model.event import Caller
+    from carrel.model.names import format_id, parse_id
     from carrel.settings import load_settings
 
     directory = os.getcwd()
@@ -71,5 +74,12 @@ def open(
         from carrel.verbs.run import Runner
 
         runner = Runner(path, settings)
-    caller = Caller(actor_id=actor_id, correlation_id=correlation_id, causation_id=causation_id, agent_of=agent_of)
+    caller = Caller(
+        actor_id=actor_id,
+        correlation_id=correlation_id,
+        causation_id=causation_id,
+        agent_of=agent_of and format_id(*parse_id(agent_of)),
+        run_id=run_id,
+        wait_seconds=wait_seconds,
+    )
     return Local(Home.open(path, settings, caller), directory, runner)

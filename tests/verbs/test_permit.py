@@ -270,6 +270,18 @@ def test_the_policy_is_that_of_the_day_the_workspace_was_made(home_path: str, se
         assert workspaces.policy(fork.id) == workspaces.policy(old.id)
 
 
+def test_what_comes_from_an_archive_is_judged_as_here(home_path: str, settings: Settings, tmp_path: Path) -> None:
+    import carrel
+
+    with carrel.open(home_path, settings=settings) as workspaces:
+        desk = workspaces.create(id="old", config={"policy": "trusting"})
+        workspaces.archive(desk.id, str(tmp_path / "old.aw.tar.zst"))
+    later = settings.replace(policy=settings.policy.replace(delete="deny"))
+    with carrel.open(home_path, settings=later) as workspaces:
+        back = workspaces.create(f"archive:{tmp_path}/old.aw.tar.zst", id="back")
+        assert workspaces.policy(back.id).defaults["delete"] == "deny"
+
+
 def test_the_configuration_says_what_differs(workspaces: Local) -> None:
     made = workspaces.create(id="a", config={"policy": "trusting", "allowed_operations": ["read", "write"]})
     assert workspaces.judge(made.id, "write", "work/x").outcome == "allow"
@@ -310,3 +322,174 @@ def test_a_policy_that_denies_execution_is_not_ignored_without_a_sandbox(workspa
     workspaces.change_policy(desk, {"execute": "deny"})
     with pytest.raises(SandboxUnavailable):
         workspaces.run(desk, ["true"], sandbox="none")
+
+
+# -- what it is shown --------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_is_shown_nothing_of_what_it_may_not_read(workspaces: Local, agent: Local, desk: str) -> None:
+    import io
+    import tarfile
+
+    rules = [{"outcome": "deny", "operations": ["read"], "paths": ["secret/**", ".env"]}]
+    workspaces.change_policy(desk, {"preset": "trusting", "rules": rules})
+    workspaces.write_file(desk, "work/secret/s", "needle\n", parents=True)
+    workspaces.write_file(desk, "work/.env", "needle\n")
+    workspaces.write_file(desk, "work/open", "needle\n")
+    (Path(workspaces.get(desk).path) / "work/way").symlink_to("secret")
+    assert len(workspaces.search_text(desk, "needle").matches) == 3  # the twin: all of it is there
+    assert [match.path for match in agent.search_text(desk, "needle").matches] == ["work/open"]
+    assert agent.search_text(desk, "needle", "work/way").matches == []
+    with pytest.raises(PolicyDenied):
+        agent.open_file(desk, "work/.env")
+    assert "needle" in workspaces.diff(desk, paths=["secret/s"]).patch
+    shown = agent.diff(desk)
+    assert {change.path for change in shown.changes} == {"a.py", "open", "way"}
+    assert "secret/s" not in shown.patch
+    with tarfile.open(fileobj=io.BytesIO(b"".join(agent.tar_files(desk, "work")))) as tar:
+        assert {member.name for member in tar if member.isfile()} == {"a.py", "open"}
+    with tarfile.open(fileobj=io.BytesIO(b"".join(workspaces.tar_files(desk, "work")))) as tar:
+        assert {member.name for member in tar if member.isfile()} == {"a.py", "open", ".env", "secret/s"}
+    assert agent.list_files(desk, "work")["open"] == "file"
+
+
+def test_names_are_not_shown_where_reading_is_denied(workspaces: Local, agent: Local, desk: str) -> None:
+    workspaces.make_directory(desk, "work/secret")
+    workspaces.change_policy(desk, {"rules": [{"outcome": "deny", "operations": ["read"], "paths": ["secret"]}]})
+    for look in (
+        agent.list_directory,
+        agent.list_files,
+        agent.stat_file,
+        agent.list_paths,
+        lambda id, path: b"".join(agent.tree_json(id, path)),
+        lambda id, path: agent.search_names(id, "*", path),
+    ):
+        with pytest.raises(PolicyDenied):
+            look(desk, "work/secret")
+        assert look(desk, "work")
+
+
+def test_a_read_is_asked_for_and_allowed_once(workspaces: Local, agent: Local, desk: str) -> None:
+    workspaces.change_policy(desk, {"read": "ask"})
+    with pytest.raises(ApprovalRequired) as asked:
+        agent.read_file(desk, "work/a.py")
+    workspaces.approve(str(asked.value.details["approval_id"]))
+    assert agent.read_file(desk, "work/a.py") == b"one\n"
+    with pytest.raises(ApprovalRequired):
+        agent.read_file(desk, "work/a.py")
+    assert agent.list_files(desk, "work") == {"a.py": "file"}  # names are not content
+
+
+def test_an_agent_sees_its_own_events_and_operations(workspaces: Local, agent: Local, desk: str) -> None:
+    workspaces.change_policy(desk, "trusting")
+    workspaces.create(id="fix/b")
+    workspaces.write_file("fix/b", "work/x", "x")
+    workspaces.destroy("fix/b")
+    agent.delete_file(desk, "work/a.py")
+    assert {event.event_data["workspace_id"] for event in agent.events()} == {desk}
+    assert {event.event_data["workspace_id"] for event in agent.follow(after=0, timeout_seconds=0.01)} == {desk}
+    assert len(list(agent.events(limit=2))) == 2
+    assert [operation.kind for operation in agent.operations()] == ["change"]
+    assert {operation.kind for operation in workspaces.operations()} == {"change", "destroy"}
+    assert [row.workspace_id for row in agent.usage().workspaces] == [desk]
+
+
+# -- whole workspaces --------------------------------------------------------------------------------------------------
+
+
+def grant(workspaces: Local, act: object) -> str:
+    """Let an agent do something that has to be approved, and give the preview that was shown."""
+    with pytest.raises(ApprovalRequired) as asked:
+        act()  # type: ignore[operator]
+    approval = str(asked.value.details["approval_id"])
+    shown = workspaces.preview(approval)
+    workspaces.approve(approval)
+    act()  # type: ignore[operator]
+    assert workspaces.get_approval(approval).state == "used"
+    return shown
+
+
+def test_an_agent_applies_what_was_shown_and_nothing_else(workspaces: Local, tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    (origin / "a").write_text("one\n")
+    desk = workspaces.create(f"overlay:{origin}", id="fix/o").id
+    agent = workspaces.acting_as("bot", agent_of=desk)
+    workspaces.write_file(desk, "work/a", "two\n")
+    with pytest.raises(ApprovalRequired) as asked:
+        agent.apply(desk)
+    workspaces.approve(str(asked.value.details["approval_id"]))
+    workspaces.write_file(desk, "work/a", "evil\n")  # after the decision
+    with pytest.raises(ApprovalRequired):
+        agent.apply(desk)
+    assert (origin / "a").read_text() == "one\n"
+    workspaces.write_file(desk, "work/a", "two\n")
+    agent.apply(desk)
+    assert (origin / "a").read_text() == "two\n"
+    workspaces.write_file(desk, "work/a", "three\n")
+    assert "+three" in grant(workspaces, lambda: agent.apply(desk))
+    workspaces.undo()
+    assert (origin / "a").read_text() == "two\n"
+
+
+def test_a_rule_about_a_path_holds_for_applying_it(workspaces: Local, tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    rules = [{"outcome": "deny", "operations": ["apply"], "paths": [".github/**"]}]
+    desk = workspaces.create(f"overlay:{origin}", id="fix/o", config={"policy": {"apply": "allow", "rules": rules}}).id
+    agent = workspaces.acting_as("bot", agent_of=desk)
+    agent.write_file(desk, "work/.github/x", "x", parents=True)
+    agent.write_file(desk, "work/fine", "x")
+    with pytest.raises(PolicyDenied):
+        agent.apply(desk)
+    agent.apply(desk, ["fine"])
+    assert os.listdir(origin) == ["fine"]
+
+
+def test_a_restore_is_judged_by_what_it_takes_away(workspaces: Local, agent: Local, desk: str) -> None:
+    taken = agent.snapshot(desk)
+    agent.write_file(desk, "work/new", "x")
+    shown = grant(workspaces, lambda: agent.restore(desk, taken.id))
+    assert "-x" in shown
+    assert not os.path.exists(f"{workspaces.get(desk).path}/work/new")
+    agent.restore(desk, taken.id)  # nothing is taken away, so nobody is asked
+    workspaces.change_policy(desk, {"rules": [{"outcome": "deny", "operations": ["overwrite"], "paths": ["a.py"]}]})
+    workspaces.write_file(desk, "work/a.py", "later\n")
+    with pytest.raises(PolicyDenied):
+        agent.restore(desk, taken.id)
+
+
+def test_a_session_of_an_agent_is_judged_and_the_owners_is_not(workspaces: Local, agent: Local, desk: str) -> None:
+    with workspaces.session(desk) as mine, agent.session(desk) as theirs:
+        turn = theirs.respond("hello")
+        workspaces.write_file(desk, "work/a.py", "two\n")
+        with pytest.raises(ApprovalRequired):
+            theirs.restore(turn)
+        with pytest.raises(ApprovalRequired):
+            theirs.reset()
+        mine.restore(turn)
+    assert workspaces.read_file(desk, "work/a.py") == b"one\n"
+
+
+def test_an_agent_destroys_what_was_shown(workspaces: Local, agent: Local, desk: str) -> None:
+    with pytest.raises(ApprovalRequired) as asked:
+        agent.destroy(desk)
+    workspaces.approve(str(asked.value.details["approval_id"]))
+    workspaces.write_file(desk, "work/precious", "x")
+    with pytest.raises(ApprovalRequired):
+        agent.destroy(desk)
+    assert workspaces.exists(desk)
+    assert "A a.py" in grant(workspaces, lambda: agent.destroy(desk))
+    assert not workspaces.exists(desk)
+    workspaces.undo()
+    assert workspaces.read_file(desk, "work/precious") == b"x"
+
+
+def test_what_is_asked_in_a_workspace_that_is_gone_is_void(workspaces: Local, agent: Local, desk: str) -> None:
+    with pytest.raises(ApprovalRequired) as asked:
+        agent.delete_file(desk, "work/a.py")
+    workspaces.destroy(desk)
+    with pytest.raises(CarrelError, match="voided"):
+        workspaces.approve(str(asked.value.details["approval_id"]))
+    workspaces.sweep(everything=True)
+    assert os.listdir(f"{workspaces._home.path}/approvals") == []

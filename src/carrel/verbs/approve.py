@@ -19,8 +19,9 @@ from carrel.errors import (
 from carrel.model import event as events
 from carrel.model.approval import Approval
 from carrel.model.policy import Rule, matches, with_rule
+from carrel.model.workspace import LIVE
 from carrel.verbs import show
-from carrel.verbs.ask import expire, get, names, previews_path, read_preview, void
+from carrel.verbs.ask import expire, get, names, read_preview, void
 from carrel.verbs.permit import refuse_agents
 
 TYPE_CHECKING = False
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from carrel.model.value import Value
     from carrel.model.workspace import Workspace
 
-DAY = 86400.0
 _OF_FILES = ("read", "write", "overwrite", "delete", "move")
 
 
@@ -163,6 +163,9 @@ def _decided(found: Approval) -> CarrelError:
 
 def _grant(home: Home, approval: Approval, comment: str) -> Approval:
     workspace = show.by_uid(home, approval.uid)
+    if workspace.state not in LIVE:
+        void(home, approval.id, f"the workspace is {workspace.state}")
+        raise _decided(get(home, approval.id))
     if _is_stale(home, workspace, approval):
         void(home, approval.id, "the content changed before it was decided")
         raise FileChanged(
@@ -213,22 +216,3 @@ def change_policy(home: Home, workspace: Workspace, policy: dict[str, object], r
     refuse_agents(home, "to change a policy")
     with home.hold(workspace.id):
         home.record(workspace.task_id, events.PolicyChanged(**workspace.names(), policy=policy, reason=reason))
-
-
-def drop_old_previews(home: Home, now: float) -> int:
-    """Forget the previews of what was decided and is older than the trash; gives how many."""
-    import os
-
-    limit = now - home.settings.workspaces.trash_days * DAY
-    dropped = 0
-    try:
-        found = os.listdir(previews_path(home))
-    except FileNotFoundError:
-        return 0
-    for name in found:
-        path = f"{previews_path(home)}/{name}"
-        record = home.log.get("approval", name)
-        if os.stat(path).st_mtime < limit and (record is None or record["state"] not in ("open", "granted")):
-            os.unlink(path)
-            dropped += 1
-    return dropped

@@ -21,7 +21,7 @@ from carrel.errors import (
     WrongStatus,
 )
 from carrel.model import event as events
-from carrel.model.approval import DECISIONS, Approval
+from carrel.model.approval import DECISIONS, LIVE, Approval
 from carrel.model.text import printable
 from carrel.store.log import LabelTaken
 from carrel.verbs import show
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from carrel.model.workspace import Workspace
 
 MAX_PREVIEW_BYTES = 4 << 20
+DAY = 86400.0
 
 
 def get(home: Home, approval_id: str) -> Approval:
@@ -97,15 +98,16 @@ def ask(home: Home, workspace: Workspace, request: Request, rule: str, preview: 
 
 
 def wait(home: Home, approval: Approval, seconds: float) -> None:
-    """Return when it is granted. Raises ApprovalDenied, ApprovalExpired, or ApprovalRequired when the time is over."""
+    """Return when it is granted, or void and to be asked anew. Raises ApprovalDenied, ApprovalExpired, or
+    ApprovalRequired when the time is over."""
     end = time.time() + seconds
     seen = home.log.last_position()
     while True:
         approval = get(home, approval.id)
-        if approval.state == "granted":
-            return
-        if approval.state != "open":
+        if approval.state in ("denied", "expired"):
             raise _refusal(approval)
+        if approval.state != "open":
+            return
         if not expire(home, approval):
             if time.time() >= end:
                 raise _required(approval)
@@ -136,10 +138,9 @@ def _refusal(approval: Approval) -> Exception:
     what = f"{approval.operation} {printable(approval.path)}"
     said = f": {approval.comment}" if approval.comment else ""
     if approval.state == "denied":
-        return ApprovalDenied(f"{approval.decided_by} did not approve {what}{said}", details=details)
-    if approval.state == "expired":
-        return ApprovalExpired(f"nobody approved {what} in time", hint="ask again", details=details)
-    return ApprovalExpired(f"the approval to {what} is {approval.state}", hint="ask again", details=details)
+        hint = "find another way, or ask the owner what would be right"
+        return ApprovalDenied(f"{approval.decided_by} did not approve {what}{said}", hint=hint, details=details)
+    return ApprovalExpired(f"nobody approved {what} in time", hint="ask again", details=details)
 
 
 def expire(home: Home, approval: Approval) -> bool:
@@ -206,3 +207,20 @@ def drop_preview(home: Home, approval_id: str) -> None:
         os.unlink(f"{previews_path(home)}/{approval_id}")
     except FileNotFoundError:
         return
+
+
+def drop_old_previews(home: Home) -> None:
+    """Forget what was asked in workspaces that are gone for good, and what was decided longer ago than trash stays."""
+    limit = time.time() - home.settings.workspaces.trash_days * DAY
+    try:
+        found = os.listdir(previews_path(home))
+    except FileNotFoundError:
+        return
+    for name in found:
+        record = home.log.get("approval", name)
+        desk = home.log.get("workspace", record["uid"]) if record else None
+        gone = desk is not None and desk["state"] in ("purging", "purged")
+        with suppress(FileNotFoundError):
+            old = os.stat(f"{previews_path(home)}/{name}").st_mtime < limit
+            if gone or (old and (record is None or record["state"] not in LIVE)):
+                drop_preview(home, name)

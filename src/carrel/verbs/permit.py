@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 
-from carrel.errors import FileChanged, Forbidden, PolicyDenied
+from carrel.errors import FileChanged, Forbidden, PolicyDenied, WrongStatus
 from carrel.model.approval import Request
 from carrel.model.policy import AGENT, asks_for_content, decide, differs_below, strictest
 from carrel.verbs import show
@@ -49,7 +49,7 @@ AGENTS_MAY = frozenset(
         *("approvals", "get_approval", "preview", "policy", "judge"),
         # what a door needs to do an agent's call once, whatever happens to whoever does it
         *("caused_by", "accept_call", "get_call", "hold_call", "effects_of", "end_call", "start_call", "settle"),
-        *("by_uid", "operations", "acting_as", "close", "let_go"),
+        *("by_uid", "operations", "acting_as", "close", "clean_up", "let_go"),
     }
 )
 _TRIES = 5  # of a change to what somebody else is changing all the time
@@ -142,6 +142,10 @@ def judged(home: Home, act: Callable[[Gate], Result]) -> Result:
             judge.wait_for(asked)
         except _Unkept as unkept:
             judge.keep(unkept.workspace)
+        except WrongStatus as error:
+            if error.details.get("event_type") != "approval_used":
+                raise
+            # Somebody else has used the grant this instant, and nothing of ours was written down: ask for another.
 
 
 class _Asked(Exception):

@@ -93,6 +93,10 @@ def sweep(
         problems.append(problem)
     if not only_trash:
         looked_at += _sweep_workspaces(home, _left(free_bytes, looked_at), problems, dry_run=dry_run)
+    if not dry_run:
+        from carrel.verbs.ask import drop_old_previews
+
+        drop_old_previews(home)
     if problems:
         raise problems[0]
     return looked_at

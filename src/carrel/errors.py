@@ -137,6 +137,12 @@ class HunkNotFound(NotFound):
     code = "hunk_not_found"
 
 
+class RaceNotFound(NotFound):
+    """No race has this id, and no task of this name had one."""
+
+    code = "race_not_found"
+
+
 class RunNotFound(NotFound):
     """No run has this id."""
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from carrel.model.event import Event
     from carrel.model.operation import Operation
     from carrel.model.policy import Decision, Policy
+    from carrel.model.race import Comparison, Race
     from carrel.model.run import Command, Run
     from carrel.model.snapshot import Snapshot
     from carrel.model.token import Bearer, Token
@@ -317,6 +318,62 @@ class Local:
         from carrel.verbs.machines import build
 
         return build(self._home, progress=progress or (lambda _: None))
+
+    def race(
+        self,
+        source: str,
+        command: Sequence[str],
+        *,
+        count: int,
+        check: str | Sequence[str] | None = None,
+        task: str | None = None,
+        at_once: int | None = None,
+        check_timeout_seconds: float | None = None,
+        keep: str = "all",
+        apply_best: bool = False,
+        config: Mapping[str, Any] | None = None,
+        progress: Callable[[str], None] | None = None,
+        watch: Callable[[Race], None] | None = None,
+        **options: Any,
+    ) -> Race:
+        from carrel.model.source import parse
+        from carrel.verbs.race import Plan, race
+
+        plan = Plan(
+            command,
+            check=check,
+            count=count,
+            at_once=at_once,
+            check_timeout_seconds=check_timeout_seconds,
+            options=options,
+        )
+        prompt = options.get("prompt")
+        config = {**({"prompt": prompt} if prompt else {}), **(config or {})}
+        return race(
+            self._home,
+            plan,
+            lambda spec, id: self.create(spec, id=id, config=config, progress=progress),
+            source=parse(source).absolute(self._directory).spec(),
+            task=task or self._home.new_name(),
+            keep=keep,
+            apply_best=apply_best,
+            watch=watch or (lambda _: None),
+        )
+
+    def get_race(self, name: str) -> Race:
+        from carrel.verbs.race import get
+
+        return get(self._home, name)
+
+    def races(self) -> Sequence[Race]:
+        from carrel.verbs.race import races
+
+        return races(self._home)
+
+    def compare(self, ids: Sequence[str]) -> Comparison:
+        from carrel.verbs.compare import compare
+
+        return compare(self._home, ids)
 
     def why(self, run_id: str) -> Explanation:
         from carrel.verbs.why import why

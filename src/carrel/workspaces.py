@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from carrel.model.event import Event
     from carrel.model.operation import Operation
     from carrel.model.policy import Decision, Policy
+    from carrel.model.race import Comparison, Race
     from carrel.model.run import Command, Run
     from carrel.model.snapshot import Snapshot
     from carrel.model.token import Token
@@ -120,6 +121,37 @@ if TYPE_CHECKING:
 
         def build_guest(self, *, progress: Callable[[str], None] | None = None) -> str:
             """Make ready what machines start from, which the first run would do too; gives the kernel's version."""
+
+        def race(
+            self,
+            source: str,
+            command: Sequence[str],
+            *,
+            count: int,
+            check: str | Sequence[str] | None = None,
+            task: str | None = None,
+            at_once: int | None = None,
+            check_timeout_seconds: float | None = None,
+            keep: str = "all",
+            apply_best: bool = False,
+            config: Mapping[str, Any] | None = None,
+            progress: Callable[[str], None] | None = None,
+            watch: Callable[[Race], None] | None = None,
+            **options: Any,
+        ) -> Race:
+            """Make workspaces TASK/1 to TASK/count of one source, run a command and a check in each, and rank them.
+
+            `options` are those of `run`; `{n}` in words and AW_RACE_NUMBER say which one it is. The winner's changes
+            are given back with `apply_best`, and the others thrown away with `keep="best"`, if there is a winner."""
+
+        def get_race(self, name: str) -> Race:
+            """A race by its id, or the last one of a task, as it stands."""
+
+        def races(self) -> Sequence[Race]:
+            """The races, oldest first."""
+
+        def compare(self, ids: Sequence[str]) -> Comparison:
+            """Workspaces side by side, the best first: result, time, check, size of changes, and paths in common."""
 
         def why(self, run_id: str) -> Explanation:
             """What held a run, and what it was denied, as far as that can be known."""

@@ -38,6 +38,7 @@ GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
         "runs",
         {
             "run": ("carrel.cli.run", "run a command in a workspace, confined"),
+            "race": ("carrel.cli.race", "let several workspaces try the same, and rank them"),
             "runs": ("carrel.cli.run", "list runs"),
             "logs": ("carrel.cli.run", "print what a run printed"),
             "attach": ("carrel.cli.run", "join a run's terminal"),

@@ -76,7 +76,7 @@ def _run(door: Door, args: argparse.Namespace) -> int:
 
 def _start(door: Door, args: argparse.Namespace) -> Run:
     options: dict[str, Any] = {
-        **_options(door, args),
+        **options_of(door, args),
         "agent": args.agent,
         "concurrent": args.concurrent,
         "tty": args.tty,
@@ -96,7 +96,8 @@ def _start(door: Door, args: argparse.Namespace) -> Run:
     return run
 
 
-def _options(door: Door, args: argparse.Namespace) -> dict[str, Any]:
+def options_of(door: Door, args: argparse.Namespace) -> dict[str, Any]:
+    """What the options that every kind of run has say about it."""
     return {
         "sandbox": args.sandbox,
         "network": args.network,
@@ -134,7 +135,7 @@ def _run_kept(door: Door, args: argparse.Namespace) -> int:
     for flag in ("detach", "tty", "concurrent", "agent"):
         if getattr(args, flag):
             raise InvalidUsage(f"--keep and --{flag} do not go together", hint="--keep is for short commands")
-    options = _options(door, args)
+    options = options_of(door, args)
     if args.source is None:
         workspace = door.workspaces.get(_named(args))
     else:
@@ -144,7 +145,7 @@ def _run_kept(door: Door, args: argparse.Namespace) -> int:
     stdin = _piped_input() if _wants_input(args) else None
     write = None if door.is_json else _write
     try:
-        with _ending_on_signals():
+        with ending_on_signals():
             done = door.workspaces.run_kept(workspace.id, args.command, stdin=stdin, write=write, **options)
     except KeyboardInterrupt:
         return 130  # the box ends a command whose caller goes away
@@ -208,7 +209,7 @@ def _attend(door: Door, run: Run, args: argparse.Namespace) -> dict[int, bytearr
     printed: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
     if not run.is_active:
         return printed
-    with _ending_on_signals():
+    with ending_on_signals():
         try:
             if args.tty:
                 door.workspaces.attach(run.id, from_start=True)
@@ -229,7 +230,7 @@ def _attend(door: Door, run: Run, args: argparse.Namespace) -> dict[int, bytearr
 
 
 @contextmanager
-def _ending_on_signals() -> Iterator[None]:
+def ending_on_signals() -> Iterator[None]:
     """SIGTERM as Ctrl-C: whoever ends `aw run` wants the command to end. Only SIGKILL leaves it running."""
     import signal
 

@@ -544,6 +544,48 @@ class TokenRevoked(Fact):
     token_id: str
 
 
+class RaceFact(Value):
+    """Base of what happened to a race."""
+
+    race_id: str
+
+
+class RaceStarted(RaceFact):
+    """Workspaces of one origin were made, and the same is about to be tried in each."""
+
+    source: str
+    workspaces: list[str]
+    uids: list[str]
+    command: list[str]
+    check: list[str]
+    at_once: int
+    home: str
+
+
+class RaceRunStarted(RaceFact):
+    """A run belongs to a race: the command, or the check after it."""
+
+    workspace_id: str
+    uid: str
+    run_id: str
+    is_check: bool = False
+
+
+class RaceEnded(RaceFact):
+    """All have run, or somebody stopped them: how they compare, the best first."""
+
+    state: str  # ended, stopped
+    lanes: list[dict[str, object]]
+    shared: list[dict[str, object]] = []  # paths that several changed
+
+
+class RaceSettled(RaceFact):
+    """What was done with the winner and with the others."""
+
+    applied: str = ""  # the operation that gave the winner's changes back
+    destroyed: list[str] = []  # workspaces that went to the trash
+
+
 class CallFact(Value):
     """Base of what happened to a call."""
 
@@ -645,6 +687,10 @@ FACTS: tuple[type[Value], ...] = (
     ChangesApplyFailed,
     TokenCreated,
     TokenRevoked,
+    RaceStarted,
+    RaceRunStarted,
+    RaceEnded,
+    RaceSettled,
     CallAccepted,
     CallStarted,
     CallCompleted,

@@ -6,7 +6,7 @@ The store runs `project` inside the transaction that appends the event, over its
 
 from __future__ import annotations
 
-from carrel.model import approval, call, operation, run, watch, workspace
+from carrel.model import approval, call, operation, race, run, watch, workspace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ def project(records: Records, event_type: str, data: dict[str, Any], stream: str
         records.drop("snapshot", data["snapshot_id"])
     if event_type in ("token_created", "token_revoked"):
         _token(records, event_type, data, stream, at)
+    if event_type in race.EVENTS:
+        _race(records, event_type, data, stream, at)
     if event_type in call.EVENTS:
         _call(records, event_type, data, stream, actor_id, at)
     if event_type in approval.EVENTS:
@@ -125,6 +127,11 @@ def _token(records: Records, event_type: str, data: dict[str, Any], stream: str,
     if record:  # found by the digest for as long as it is good
         live = record["revoked_at"] is None
         records.put("token", key, record, task=stream, label=record["digest"], live=live, pending=False)
+
+
+def _race(records: Records, event_type: str, data: dict[str, Any], stream: str, at: str) -> None:
+    record = race.fold(records.get("race", data["race_id"]), event_type, data, stream, at)
+    records.put("race", data["race_id"], record, task=stream, label=data["race_id"], live=False, pending=False)
 
 
 def _call(records: Records, event_type: str, data: dict[str, Any], stream: str, actor_id: str, at: str) -> None:

@@ -56,7 +56,8 @@ class Usage(Value):
 
 def usage(home: Home, workspace_id: str | None = None) -> Usage:
     """Measure one workspace or all of them, and everything else that takes space."""
-    workspace_id = workspace_id or home.caller.agent_of or None
+    if workspace_id is None:
+        workspace_id = home.caller.agent_of or None
     chosen = [show.get(home, workspace_id)] if workspace_id is not None else show.list_all(home)
     layers = _Layers(home)
     rows = [_row(home, workspace, layers) for workspace in chosen]

@@ -18,7 +18,7 @@ from carrel.errors import (
 )
 from carrel.model import event as events
 from carrel.model.approval import Approval
-from carrel.model.policy import Rule, matches, with_rule
+from carrel.model.policy import OPERATIONS, Rule, matches, with_rule
 from carrel.model.workspace import LIVE
 from carrel.verbs import show
 from carrel.verbs.ask import expire, get, names, read_preview, void
@@ -121,6 +121,9 @@ def _where(home: Home, workspace_id: str | None, run_id: str | None) -> Workspac
 def _matching(
     home: Home, workspace: Workspace | None, run_id: str | None, operations: Sequence[str], paths: Sequence[str]
 ) -> list[Approval]:
+    for operation in operations:
+        if operation not in OPERATIONS:
+            raise InvalidUsage(f"there is no operation {operation!r}", hint=f"one of {', '.join(OPERATIONS)}")
     return [
         each
         for each in approvals(home, workspace.id if workspace is not None else None)

@@ -19,7 +19,7 @@ from carrel.verbs.snapshot import of_workspace
 from carrel.verbs.state import open_store
 from situations import check_after_crash, killed_at_effect, names_in, tiny_disk
 
-STRIDE = int(os.environ.get("AW_CRASH_STRIDE", "2"))  # effects to go on by
+STRIDE = int(os.environ.get("AW_CRASH_STRIDE", "1"))  # effects to go on by
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from carrel.errors import (
 from carrel.local import Local
 from carrel.model.event import Caller
 from carrel.settings import Settings
+from needs import need_program
 from situations import check_after_crash
 
 MANY = 50_000 if os.environ.get("AW_LOAD") == "full" else 2_000  # read now: a test's environment is empty
@@ -382,3 +383,21 @@ def test_the_chain_holds_for_any_caller(workspaces: Local, elsewhere: Local) -> 
     assert [event.hash for event in elsewhere.history("fix/a")] == [
         event.hash for event in workspaces.events(task="fix") if event.event_type != "workspace_archived"
     ]
+
+
+def test_a_clone_that_is_brought_back_in_its_home_has_its_history(
+    workspaces: Local, elsewhere: Local, origin: Path
+) -> None:
+    """Its repository borrows the objects of the mirror, which runs see; an archive cannot say where they are."""
+    need_program("git")
+    git = ["git", "-C", str(origin), "-c", "user.name=t", "-c", "user.email=t@t"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], check=True)
+    workspaces.create(f"clone:{origin}", id="fix/a")
+    done = workspaces.archive("fix/a")
+    workspaces.create(f"archive:{done.path}", id="fix/b")
+    run = workspaces.wait(workspaces.run("fix/b", ["git", "log", "--format=%s"]).id)
+    assert b"".join(data for _, _, data in workspaces.output(run.id)) == b"first\n"
+    back = elsewhere.create(f"archive:{done.path}", id="fix/b")
+    assert "borrows" not in str(back.filled["origin"])
+    assert "borrows objects that are not in the archive" in str(back.filled["notes"])

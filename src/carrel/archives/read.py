@@ -328,7 +328,7 @@ class Reader:
             self._small_file(folder, name, member)
 
     def _add(self, folder: _Folder, name: str, entry: Entry, path: str) -> None:
-        folder.weight = self._known.weigh(folder.weight, name, entry, path)
+        self._known.weigh(folder.weight, name, entry, path)
         folder.encoded.append(encode_entry(name, entry))
         folder.size += entry.size if entry.kind != LINK_ENTRY else 0
 

@@ -44,14 +44,17 @@ class Caps(Value):
     max_depth: int = 3000
 
 
-class Weight(Value):
+class Weight:
     """What a directory unfolds to."""
 
-    depth: int = 1
-    entries: int = 0
-    size: int = 0
-    reach: int = 0  # how far up a link in it leads, in directories above this one
-    is_top: bool = True  # whether it could be the top of a state: nothing but `work`, `output` and the notes
+    __slots__ = ("depth", "entries", "is_top", "reach", "size")
+
+    def __init__(self) -> None:
+        self.depth = 1
+        self.entries = 0
+        self.size = 0
+        self.reach = 0  # how far up a link in it leads, in directories above this one
+        self.is_top = True  # whether it could be the top of a state: nothing but `work`, `output` and the notes
 
 
 class Known:
@@ -91,7 +94,10 @@ class Known:
             raise InvalidArchive("a directory of a state in the archive is not written as it should be")
         weight = Weight()
         for name, entry in entries.items():
-            weight = self._with(weight, name, entry)
+            raw = os.fsencode(name)
+            if not 0 < len(raw) <= MAX_NAME or b"\0" in raw:
+                raise InvalidArchive(f"a directory of a state in the archive holds the name {name[:100]!r}")
+            self.weigh(weight, name, entry)
         self.add_weighed(digest, weight)
 
     def add_weighed(self, digest: bytes, weight: Weight) -> None:
@@ -106,41 +112,32 @@ class Known:
             )
         self.trees[digest] = weight
 
-    def _with(self, weight: Weight, name: str, entry: Entry) -> Weight:
-        raw = os.fsencode(name)
-        if not 0 < len(raw) <= MAX_NAME or b"\0" in raw:
-            raise InvalidArchive(f"a directory of a state in the archive holds the name {name[:100]!r}")
-        return self.weigh(weight, name, entry)
-
-    def weigh(self, weight: Weight, name: str, entry: Entry, path: str = "") -> Weight:
-        """A directory's weight with one more entry in it, whose path may be known. Raises for one that cannot be."""
+    def weigh(self, weight: Weight, name: str, entry: Entry, path: str = "") -> None:
+        """Add an entry, whose path may be known, to a directory's weight. Raises for one that cannot be."""
         if entry.mode & ~MODE_BITS or entry.over or entry.was or entry.flags & _NEVER:
             raise InvalidArchive(f"{name!r} in a state of the archive is not plain")
         # Restoring sets what stands here, and root may set attributes that give rights.
         if any(not key.startswith(b"user.") or b"\0" in key for key, _ in entry.xattrs):
             raise InvalidArchive(f"{name!r} in a state of the archive has an attribute that is not the user's")
-        below = Weight(depth=0)
         if entry.kind == FILE:
             known = self.contents if entry.size <= CHUNK else self.lists
             if known.get(entry.digest) != entry.size:
                 raise InvalidArchive(f"the content of {name!r} in a state of the archive is not in it")
-            below = Weight(depth=0, size=entry.size)
+            weight.size += entry.size
         elif entry.kind == DIR:
-            found = self.trees.get(entry.digest)
-            if found is None or found.size != entry.size:
+            below = self.trees.get(entry.digest)
+            if below is None or below.size != entry.size:
                 raise InvalidArchive(f"the directory {name!r} of a state of the archive is not in it")
-            below = found.replace(reach=found.reach - 1)
+            weight.depth = max(weight.depth, below.depth + 1)
+            weight.entries += below.entries
+            weight.size += below.size
+            weight.reach = max(weight.reach, below.reach - 1)
         elif entry.kind == LINK:
-            below = Weight(depth=0, reach=self._reach_of(name, entry.target, path))
+            weight.reach = max(weight.reach, self._reach_of(name, entry.target, path))
         else:
             raise InvalidArchive(f"{name!r} in a state of the archive is neither file, directory nor link")
-        return Weight(
-            depth=max(weight.depth, below.depth + 1),
-            entries=weight.entries + below.entries + 1,
-            size=weight.size + below.size,
-            reach=max(weight.reach, below.reach),
-            is_top=weight.is_top and entry.kind in _TOP.get(name, ()),
-        )
+        weight.entries += 1
+        weight.is_top = weight.is_top and entry.kind in _TOP.get(name, ())
 
     def _reach_of(self, name: str, target: str, path: str) -> int:
         """How many directories up a link leads; one that leads out, or may do so, is written down."""

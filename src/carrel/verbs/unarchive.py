@@ -104,7 +104,7 @@ def unarchive(
             fail(home, task, stated, place, final, error)
             raise as_ours(error, workspace_id) from error
         base = str(contents.summary["base"])
-        return record_created(home, task, stated, _filled(location, contents), digest, base, *states)
+        return record_created(home, task, stated, _filled(home, location, contents), digest, base, *states)
 
 
 @contextmanager
@@ -114,8 +114,7 @@ def _read(home: Home, location: str, place: Place, progress: Callable[[str], Non
     from carrel.archives.extract import Extractor
     from carrel.archives.read import Reader
 
-    if not os.path.isdir(os.path.dirname(place.root)):
-        home.make_private()
+    home.make_private()
     with places.reading(location) as (size, chunks):
         home.check_space(size)
         os.mkdir(place.root, 0o755)
@@ -161,8 +160,7 @@ def _refuse_outside(home: Home, contents: Contents) -> None:
     """A link that leads out is somebody's wish that something of ours follows it, unless it is our own archive."""
     if not contents.outside or home.settings.archives.outside_links:
         return
-    ours = home.log.read(types=("workspace_archived",))
-    if any(event.event_data["digest"] == contents.digest for event in ours):
+    if _is_ours(home, contents):
         return
     name, target = contents.outside[0]
     raise SymlinkOutsideWorkspace(
@@ -170,6 +168,12 @@ def _refuse_outside(home: Home, contents: Contents) -> None:
         hint="AW_ARCHIVES__OUTSIDE_LINKS=true takes such links, from an archive that you trust",
         details={"links": [list(each) for each in contents.outside]},
     )
+
+
+def _is_ours(home: Home, contents: Contents) -> bool:
+    """Whether this home wrote the archive, byte by byte."""
+    ours = home.log.read(types=("workspace_archived",))
+    return any(event.event_data["digest"] == contents.digest for event in ours)
 
 
 def _config(contents: Contents, given: dict[str, Any], defaults: dict[str, int | None]) -> Config:
@@ -194,7 +198,7 @@ def _workspace(contents: Contents) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _filled(location: str, contents: Contents) -> Filled:
+def _filled(home: Home, location: str, contents: Contents) -> Filled:
     workspace = _workspace(contents)
     archived = {
         "id": workspace.get("workspace_id"),
@@ -213,7 +217,27 @@ def _filled(location: str, contents: Contents) -> Filled:
         "archived": {key: str(value)[:4096] for key, value in archived.items() if value is not None},
         "chain": chain[:_FEW],
     }
-    return Filled(mechanism=PLAIN, layers=[], origin=origin, notes=_notes(contents))
+    borrowed, notes = _borrowed(home, contents), _notes(contents)
+    if borrowed is None:
+        notes.append("its repository borrows objects that are not in the archive: clone it again where they are missed")
+    elif borrowed:
+        origin["borrows"] = borrowed
+    return Filled(mechanism=PLAIN, layers=[], origin=origin, notes=notes)
+
+
+def _borrowed(home: Home, contents: Contents) -> list[str] | None:
+    """The object directories that its repository reads, None if they are not here.
+
+    A run sees them, so their paths are not taken from the archive: they come from what we wrote down when we made the
+    workspace that it is of.
+    """
+    filled = _workspace(contents).get("filled")
+    origin = filled.get("origin") if isinstance(filled, dict) else None
+    if not isinstance(origin, dict) or not origin.get("borrows"):
+        return []
+    record = home.log.get("workspace", str(_workspace(contents).get("uid"))) if _is_ours(home, contents) else None
+    known = [str(path) for path in record["filled"]["origin"]["borrows"]] if record else []
+    return known if known and all(map(os.path.isdir, known)) else None
 
 
 def _notes(contents: Contents) -> list[str]:

@@ -11,6 +11,8 @@ HOME/                      0700
     .carrel/               0700, on the same file system so that a rename is enough
       staging/UID/         being built
       layers/UID/          what a copy-on-write view is made of
+      frozen/              layers that several workspaces share
+      mounts               which mounts of this machine were looked at, see system/mount_table.py
       trash/UID/           destroyed, and waiting for undo or for the end of its time
 """
 

@@ -81,6 +81,18 @@ def test_the_best_of_four_is_found_and_nobody_else_is_touched(workspaces: Local,
     workspaces.verify()
 
 
+def test_what_the_check_changes_is_put_back_whatever_the_settings_keep(
+    home_path: str, settings: Settings, origin: Path
+) -> None:
+    quiet = settings.replace(snapshots=settings.snapshots.replace(around_runs=False))
+    with carrel.open(home_path, settings=quiet) as workspaces:
+        race = workspaces.race(
+            f"overlay:{origin}", shell("echo x > x"), count=1, check="rm x; echo y > y; echo z >> calc.py", task="t"
+        )
+        assert (race.lanes[0].paths, race.lanes[0].check_changed) == (["x"], 3)
+        assert [change.path for change in workspaces.diff("t/1").changes] == ["x"]
+
+
 def test_the_winner_is_given_back_and_the_others_go(workspaces: Local, origin: Path) -> None:
     race = workspaces.race(
         f"overlay:{origin}", shell(FIX), count=3, check=CHECK, task="t", keep="best", apply_best=True

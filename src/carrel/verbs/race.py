@@ -21,6 +21,7 @@ from carrel.system import control
 from carrel.verbs import run as running
 from carrel.verbs import show
 from carrel.verbs.compare import look, with_changes, with_check, with_run
+from carrel.verbs.snapshot import snapshot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ class Racing:
         self.watch = watch
         self.waiting = list(range(1, plan.count + 1))
         self.active: dict[int, Run] = {}
+        self.left: dict[int, str] = {}  # the state in which a command left its workspace
         self.lanes = {number: Lane(workspace_id=desk.id, uid=desk.uid) for number, desk in enumerate(desks, 1)}
 
     def go(self) -> None:
@@ -229,6 +231,7 @@ class Racing:
         self._tell()
         # A command that says no may have done its work all the same; one that never ran has not.
         if self.plan.check and run.state != "cancelled" and run.started_at is not None:
+            self.left[number] = run.snapshot_after or snapshot(self.home, run.workspace_id, label="before the check").id
             self._start(number, is_check=True)
 
     def _note(self, number: int, run: Run) -> None:
@@ -243,13 +246,10 @@ class Racing:
         from carrel.verbs.restore import restore
 
         lane = self.lanes[number]
-        before = running.get(self.home, lane.check_id).snapshot_before
-        if before is None:
-            return  # the settings keep no states around runs
         try:
-            changed = len(diff(self.home, lane.workspace_id, from_=before, text=False).changes)
+            changed = len(diff(self.home, lane.workspace_id, from_=self.left[number], text=False).changes)
             if changed:
-                restore(self.home, lane.workspace_id, before)
+                restore(self.home, lane.workspace_id, self.left[number])
                 self.lanes[number] = lane.replace(check_changed=changed)
         except CarrelError as error:
             self.lanes[number] = lane.replace(reason=f"what the check changed is still there: {error.message}")

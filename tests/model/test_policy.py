@@ -20,6 +20,7 @@ from carrel.model.policy import (
     Rule,
     decide,
     differs_below,
+    from_log,
     matches,
     narrowed,
     parse_policy,
@@ -98,6 +99,7 @@ def test_nothing_inside_is_stricter_unless_it_was_announced(
 @given(policies)
 def test_a_policy_survives_the_log(policy: Policy) -> None:
     assert parse_policy(policy.stated()).replace(preset="") == policy
+    assert from_log(policy.stated()) == policy
 
 
 @given(policies, st.lists(operations, unique=True), operations, paths)

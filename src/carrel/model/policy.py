@@ -11,6 +11,9 @@ from the workspace and from `work/`, where agents start; with a slash in front, 
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
 from carrel.errors import InvalidConfig
 from carrel.model.value import Value
 
@@ -110,8 +113,9 @@ def decide(
     if actor == OWNER:
         return Decision(outcome="allow", rule="the owner's own commands are their own approval")
     unsure: list[Decision] = []
+    steps = _steps(path)
     for number, rule in enumerate(policy.rules, 1):
-        fits = _fits(rule, operation, path, size, binary, run)
+        fits = _fits(rule, operation, steps, size, binary, run)
         if fits is False:
             continue
         decision = Decision(outcome=rule.outcome, rule=f"rule {number}: {rule.text()}", number=number)
@@ -128,13 +132,13 @@ def strictest(decisions: Iterable[Decision]) -> Decision:
     return max(decisions, key=lambda decision: OUTCOMES.index(decision.outcome))
 
 
-def _fits(rule: Rule, operation: str, path: str, size: int | None, binary: bool | None, run: str) -> bool | None:
+def _fits(rule: Rule, operation: str, steps: list[str], size: int | None, binary: bool | None, run: str) -> bool | None:
     """Whether the rule is about this; None if that depends on what is not known."""
     if rule.operations and operation not in rule.operations:
         return False
     if rule.run and rule.run != run:
         return False
-    if rule.paths and (operation not in WITH_PATHS or not any(matches(pattern, path) for pattern in rule.paths)):
+    if rule.paths and (operation not in WITH_PATHS or not any(_matches(pattern, steps) for pattern in rule.paths)):
         return False
     conditions = []
     if rule.min_bytes is not None:
@@ -165,32 +169,52 @@ def differs_below(policy: Policy, operation: str, outcome: str) -> bool:
 
 def matches(pattern: str, path: str) -> bool:
     """Whether a path fits a pattern, itself or by a directory above it."""
-    steps = [step for step in path.split("/") if step not in ("", ".")]
+    return _matches(pattern, _steps(path))
+
+
+def _steps(path: str) -> list[str]:
+    return [step for step in path.split("/") if step not in ("", ".")]
+
+
+def _matches(pattern: str, steps: list[str]) -> bool:
     parts = _parts(pattern)
-    if pattern.startswith("/") or steps[:1] != ["work"] or parts[:1] == ["**"]:
-        return _covers(parts, steps)
-    return _covers(parts, steps) or _covers(parts, steps[1:])
+    if _covers(parts, steps):
+        return True
+    return steps[:1] == ["work"] and parts[0] != "**" and not pattern.startswith("/") and _covers(parts, steps[1:])
 
 
-def _parts(pattern: str) -> list[str]:
+@lru_cache(maxsize=1000)
+def _parts(pattern: str) -> tuple[str, ...]:
     parts = [part for part in pattern.split("/") if part]
     if "/" not in pattern.strip("/") and not pattern.startswith("/"):
         parts.insert(0, "**")
     if len(parts) > 1 and parts[-1] == "**":
         parts.append("*")  # what is inside, not the directory itself
-    return parts
+    return tuple(parts)
 
 
-def _covers(parts: list[str], steps: Sequence[str]) -> bool:
-    """Whether the pattern fits the first steps, however many; tried side by side, so that no pattern takes long."""
-    from fnmatch import fnmatchcase
+def _covers(parts: tuple[str, ...], steps: list[str]) -> bool:
+    """Whether the pattern fits the first steps, however many."""
+    for at, part in enumerate(parts):
+        if part == "**":
+            return _covers_anywhere(parts[at:], steps[at:])
+        if at >= len(steps) or not _fits_name(part, steps[at]):
+            return False
+    return True
 
+
+def _fits_name(part: str, name: str) -> bool:
+    return part == name or fnmatchcase(name, part)
+
+
+def _covers_anywhere(parts: tuple[str, ...], steps: list[str]) -> bool:
+    """The same for a pattern with `**`: all its possibilities are tried side by side, so that none takes long."""
     end = len(parts)
 
     def reached(states: set[int]) -> set[int]:
         """`**` may also stand for nothing."""
         found = set(states)
-        for state in sorted(states):
+        for state in states:
             while state < end and parts[state] == "**":
                 state += 1
                 found.add(state)
@@ -198,15 +222,15 @@ def _covers(parts: list[str], steps: Sequence[str]) -> bool:
 
     states = reached({0})
     for step in steps:
-        states = reached(
-            {state if parts[state] == "**" else state + 1
-             for state in states
-             if state < end and (parts[state] == "**" or fnmatchcase(step, parts[state]))}
-        )  # fmt: skip
         if end in states:
             return True
-        if not states:
-            return False
+        states = reached(
+            {
+                state if parts[state] == "**" else state + 1
+                for state in states
+                if parts[state] == "**" or _fits_name(parts[state], step)
+            }
+        )
     return end in states
 
 
@@ -241,6 +265,16 @@ def parse_policy(given: Any, base: Policy = CAREFUL) -> Policy:
     name = preset or base.preset
     named = name if name and defaults == PRESETS[name] else ""
     return Policy(defaults=defaults, rules=rules, preset=named, approval_timeout_seconds=timeout)
+
+
+def from_log(stated: Mapping[str, Any]) -> Policy:
+    """A policy as `stated` wrote it down: it was checked then, and is not again for every request."""
+    return Policy(
+        defaults={operation: stated.get(operation, PRESETS["careful"][operation]) for operation in OPERATIONS},
+        rules=[Rule(**rule) for rule in stated["rules"]],
+        preset=stated["preset"],
+        approval_timeout_seconds=stated["approval_timeout_seconds"],
+    )
 
 
 def narrowed(policy: Policy, allowed_operations: Sequence[str] | None) -> Policy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from carrel.errors import Conflict, Forbidden, WorkspaceNotFound
 from carrel.model.names import format_id, parse_id
-from carrel.model.policy import CAREFUL, parse_policy
+from carrel.model.policy import CAREFUL, from_log
 from carrel.model.workspace import Workspace
 
 TYPE_CHECKING = False
@@ -38,7 +38,7 @@ def check_reach(home: Home, workspace_id: str) -> None:
 
 def policy_of(workspace: Workspace) -> Policy:
     """What agents may do in the workspace."""
-    return parse_policy(workspace.policy) if workspace.policy else CAREFUL
+    return from_log(workspace.policy) if workspace.policy else CAREFUL
 
 
 def find_last(home: Home, workspace_id: str) -> Workspace | None:

@@ -236,7 +236,7 @@ def test_head_is_read_without_git(tmp_path: object) -> None:
     commit = repository(path)
     found = repositories.find_repository(path)
     assert found is not None
-    assert found.is_plain
+    assert repositories.is_plain(found)
     assert repositories.head_of(found) == ("main", commit)
     sh("git pack-refs --all", path)
     assert repositories.head_of(found) == ("main", commit)
@@ -251,14 +251,14 @@ def test_where_a_repository_really_is(tmp_path: object) -> None:
     sh("git worktree add -q ../w dev", path)
     linked = repositories.find_repository(f"{tmp_path}/w")
     assert linked is not None
-    assert not linked.is_plain
+    assert not repositories.is_plain(linked)
     assert (linked.common, os.path.basename(linked.git_dir)) == (f"{path}/.git", "w")
     assert repositories.head_of(linked)[0] == "dev"
     os.mkdir(f"{tmp_path}/l")
     os.symlink(f"{path}/.git", f"{tmp_path}/l/.git")
     link = repositories.find_repository(f"{tmp_path}/l")
     assert link is not None
-    assert not link.is_plain
+    assert not repositories.is_plain(link)
 
 
 def test_the_fingerprint_follows_branches_and_not_looking(tmp_path: object) -> None:

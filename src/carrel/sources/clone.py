@@ -322,7 +322,7 @@ class Mirror:
 def find_bare(path: str) -> repository.Repository | None:
     """A repository without a work tree, if that is what stands at this path."""
     if os.path.isfile(f"{path}/HEAD") and os.path.isdir(f"{path}/objects") and os.path.isdir(f"{path}/refs"):
-        return repository.Repository(work=path, git_dir=path, common=path, is_plain=False)
+        return repository.Repository(work=path, git_dir=path, common=path)
     return None
 
 

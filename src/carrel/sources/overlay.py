@@ -198,7 +198,7 @@ def _calm_git(path: str, trim: Trim, options: FillOptions, notes: list[str]) -> 
     if found is None:
         return []
     extra = repository.identity_config(options.identity)
-    if not found.is_plain:
+    if not repository.is_plain(found):
         trim.put_repository(".git", found, extra)
         notes.append(
             "the folder's .git leads elsewhere: the workspace has one of its own, which starts at the same commit"

@@ -186,7 +186,7 @@ def private_layer(parent: Filled, place: Place) -> str:
     from carrel.system.copying import give_tree
 
     admin, common = parent.origin["admin"], parent.origin["repository"]
-    found = repository.Repository(work=parent.origin["path"], git_dir=admin, common=common, is_plain=False)
+    found = repository.Repository(work=parent.origin["path"], git_dir=admin, common=common)
     layer = stack.new_frozen(place)
     stack.reserve(place, [layer])
     os.mkdir(layer, 0o755)

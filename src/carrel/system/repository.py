@@ -396,7 +396,6 @@ class Repository(Value):
     work: str  # the folder that holds `.git`
     git_dir: str  # HEAD and index
     common: str  # objects, refs and config
-    is_plain: bool  # `.git` is a directory that holds all of it itself
 
 
 def find_repository(folder: str) -> Repository | None:
@@ -417,9 +416,15 @@ def find_repository(folder: str) -> Repository | None:
     common = _pointed_at(f"{git_dir}/commondir", b"") or git_dir
     if not os.path.isdir(f"{common}/objects"):
         return None
+    return Repository(work=folder, git_dir=git_dir, common=common)
+
+
+def is_plain(found: Repository) -> bool:
+    """Whether `.git` is a directory that holds all of it itself."""
+    dot_git = f"{found.work}/.git"
     parts = ("", "/HEAD", "/config", "/objects", "/refs", "/packed-refs", "/index", "/logs", "/info")
-    is_plain = stat.S_ISDIR(status.st_mode) and not any(os.path.islink(dot_git + part) for part in parts)
-    return Repository(work=folder, git_dir=git_dir, common=common, is_plain=is_plain and common == git_dir)
+    leads_elsewhere = not os.path.isdir(dot_git) or any(os.path.islink(dot_git + part) for part in parts)
+    return not leads_elsewhere and found.common == found.git_dir
 
 
 def _pointed_at(file: str, prefix: bytes) -> str | None:

@@ -50,7 +50,8 @@ class Board:
         self.version = 0
         self.events: deque[Event] = deque(maxlen=_RECENT)
         self._minutes: dict[str, dict[int, int]] = {"events": {}, "runs": {}}  # counted by minute since the epoch
-        self.approvals = 0
+        self.approvals = 0  # open ones
+        self.approval_mark = 0  # the position of the last event about one
         self.marks: dict[str, int] = {}  # task: the position of its last event
 
     def start(self) -> None:
@@ -102,6 +103,7 @@ class Board:
             if seconds(event.recorded_at) >= since:
                 self._count(event)
             self.events.append(event)
+        self._count_approvals(head)
         for run in self._workspaces.runs():
             if run.is_active:
                 self._runs[run.id] = run
@@ -120,6 +122,8 @@ class Board:
         self._count(event)
         self.events.append(event)
         self.marks[event.stream] = event.position
+        if event.event_type.startswith("approval_"):
+            self._count_approvals(event.position)
         workspace_id = str(event.event_data.get("workspace_id") or "")
         with self._lock:
             if workspace_id and event.event_type not in _QUIET:
@@ -128,6 +132,13 @@ class Board:
             if isinstance(run_id, str):
                 self._runs.pop(run_id, None)
                 self._dirty_run(run_id)
+
+    def _count_approvals(self, position: int) -> None:
+        try:
+            self.approvals = len(self._workspaces.approvals())
+        except CarrelError:
+            return
+        self.approval_mark = position
 
     def _dirty_run(self, run_id: str) -> None:
         try:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from browsing import Server
 from needs import need_program
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -21,30 +18,6 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
     "--no-first-run"
 ).split()
-
-
-class Server:
-    """`aw serve` as a process of its own."""
-
-    def __init__(self, home: str, port: int = 0) -> None:
-        self.home = home
-        command = [sys.executable, "-I", "-c", "from carrel.cli import command; command()"]
-        options = ["serve", "--home", home, "--port", str(port), "--format", "json"]
-        self._process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout
-        self.said = json.loads(self._process.stdout.readline())
-        self.url: str = self.said["url"]
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def stop(self, how: int = signal.SIGTERM) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(how)
-        self._process.wait(20)
-        assert self._process.stdout
-        self._process.stdout.close()
 
 
 @pytest.fixture

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, expect
 
+from browsing import Server
+from carrel.errors import ApprovalRequired
 from carrel.local import Local
 
 expect.set_options(timeout=20_000)
@@ -77,3 +81,99 @@ def test_a_terminal_in_the_sandbox(page: Page, workspaces: Local, server: object
     expect(page.locator(".xterm-rows")).to_contain_text("42")
     assert workspaces.read_text("term/a", "work/answer") == "42\n"
     page.locator(".xterm textarea").type("exit\n")
+
+
+def agent_wants(workspaces: Local, *attempts: str) -> None:
+    """An agent tries what its policy leaves to the owner."""
+    agent = workspaces.acting_as("agent", agent_of="ask/a")
+    for path in attempts:
+        with pytest.raises(ApprovalRequired):
+            agent.delete_file("ask/a", path)
+
+
+@pytest.fixture
+def asking(workspaces: Local) -> Local:
+    workspaces.create(id="ask/a", config={"policy": "careful"})
+    for name in ("one", "two", "three"):
+        workspaces.write_file("ask/a", f"work/{name}", f"{name} <b>bold</b>\n")
+    return workspaces
+
+
+def test_a_delete_is_shown_exactly_and_allowed_once(page: Page, asking: Local) -> None:
+    page.get_by_role("link", name="Approvals").click()
+    page.get_by_text("Nobody asks for anything.").wait_for()
+    agent_wants(asking, "work/one")
+    card = page.get_by_role("article")
+    expect(card).to_contain_text("-one <b>bold</b>")
+    expect(page.get_by_role("navigation").get_by_role("status")).to_have_text("1")
+    card.get_by_label("Comment").fill("go ahead")
+    card.get_by_role("button", name="Allow", exact=True).click()
+    expect(page.locator(".toasts")).to_contain_text("Allowed: 1 request")
+    asking.acting_as("agent", agent_of="ask/a").delete_file("ask/a", "work/one")
+    (decided,) = asking.approvals(all=True)
+    assert (decided.state, decided.comment) == ("used", "go ahead")
+
+
+def test_the_keyboard_decides_and_a_batch_is_decided_at_once(page: Page, asking: Local) -> None:
+    agent_wants(asking, "work/one", "work/two", "work/three")
+    page.get_by_role("link", name="Approvals").click()
+    expect(page.get_by_role("article")).to_have_count(3)
+    page.keyboard.press("j")
+    page.keyboard.press("d")
+    expect(page.get_by_role("article")).to_have_count(2)
+    states = {each.place: each.state for each in asking.approvals(all=True)}
+    assert states["work/two"] == "denied"
+    for box in page.get_by_role("checkbox").all():
+        box.click()
+    page.get_by_role("button", name="Allow chosen").click()
+    page.get_by_text("Nobody asks for anything.").wait_for()
+    states = {each.place: each.state for each in asking.approvals(all=True)}
+    assert (states["work/one"], states["work/three"]) == ("granted", "granted")
+
+
+def test_restore_and_fork_from_the_timeline(page: Page, workspaces: Local) -> None:
+    workspaces.create(id="time/a")
+    workspaces.write_file("time/a", "work/a", "first\n")
+    workspaces.snapshot("time/a", label="first state")
+    workspaces.write_file("time/a", "work/a", "second\n")
+    page.get_by_role("link", name="time/a").click()
+    open_tab(page, "Timeline")
+    row = page.locator("div.q-tab-panel div.row", has_text="first state").last
+    row.get_by_role("button", name="Restore").click()
+    page.get_by_role("dialog").get_by_role("button", name="Restore").click()
+    expect(page.locator(".toasts")).to_contain_text("Restored: 1 written")
+    assert workspaces.read_text("time/a", "work/a") == "first\n"
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".toasts")).to_contain_text("Taken back")
+    assert workspaces.read_text("time/a", "work/a") == "second\n"
+    row.get_by_role("button", name="Fork").click()
+    page.get_by_role("dialog").get_by_role("button", name="Fork").click()
+    page.get_by_role("button", name="Open").click()
+    page.get_by_role("heading", name="time/a-1").wait_for()
+    assert workspaces.read_text("time/a-1", "work/a") == "first\n"
+
+
+def test_two_tabs_agree(page: Page, workspaces: Local) -> None:
+    other = page.context.new_page()
+    other.goto(page.url)
+    workspaces.create(id="both/a")
+    for tab in (page, other):
+        tab.get_by_role("link", name="both/a").click()
+    page.get_by_role("button", name="Snapshot").click()
+    page.get_by_role("dialog").get_by_label("Label (optional)").fill("from the first tab")
+    page.get_by_role("dialog").get_by_role("button", name="Keep").click()
+    open_tab(other, "Timeline")
+    expect(other.get_by_text("manual: from the first tab")).to_be_visible()
+
+
+def test_a_restart_of_the_server_heals_the_page(page: Page, server: Server, workspaces: Local) -> None:
+    workspaces.create(id="before/a")
+    page.get_by_role("link", name="before/a").wait_for()
+    port = int(server.url.rpartition(":")[2])
+    server.stop(signal.SIGKILL)
+    again = Server(server.home, port)
+    try:
+        workspaces.create(id="after/a")
+        expect(page.get_by_role("link", name="after/a")).to_be_visible(timeout=60_000)
+    finally:
+        again.stop()

@@ -8,7 +8,7 @@ from nicegui import run as threads
 from nicegui import ui
 
 from carrel.errors import CarrelError, OriginMoved, UnappliedChanges
-from carrel.page.frame import attempt, confirm, open_desk, say, say_undoable
+from carrel.page.frame import attempt, confirm, open_desk, question, say, say_undoable
 from carrel.page.text import count
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ async def snapshot(desk: Desk) -> None:
 
 
 async def _ask_text(title: str, what: str, field: str, value: str = "", button: str = "Keep") -> str | None:
-    with ui.dialog() as dialog, ui.card().classes("w-[30rem] max-w-full"):
-        ui.label(title).classes("text-lg font-bold").props('role="heading" aria-level="2"')
+    with question(title) as dialog:
         ui.label(what).classes("dim")
         entry = ui.input(field, value=value).classes("w-full").props("autofocus")
         entry.on("keydown.enter", lambda: dialog.submit(entry.value or ""))
@@ -72,8 +71,7 @@ async def restore(desk: Desk, snapshot_id: str, paths: Sequence[str] = ()) -> No
 
 async def fork(desk: Desk, snapshot_id: str | None = None) -> None:
     """Make copies."""
-    with ui.dialog() as dialog, ui.card().classes("w-[30rem] max-w-full"):
-        ui.label(f"Fork {desk.id}").classes("text-lg font-bold").props('role="heading" aria-level="2"')
+    with question(f"Fork {desk.id}") as dialog:
         what = f"its state {snapshot_id}" if snapshot_id else "everything in it, also what is not committed"
         ui.label(f"New desks with {what}. Neither sees what the other does later.").classes("dim")
         number = ui.number("How many", value=1, min=1, max=50, precision=0).classes("w-full")
@@ -130,8 +128,7 @@ async def apply(desk: Desk) -> None:
 
 
 async def _choose_changes(desk: Desk, changed: list[tuple[str, str]]) -> dict[str, Any] | None:
-    with ui.dialog() as dialog, ui.card().classes("w-[44rem] max-w-full"):
-        ui.label(f"Apply {desk.id}").classes("text-lg font-bold").props('role="heading" aria-level="2"')
+    with question(f"Apply {desk.id}", "44rem") as dialog:
         ui.label(f"{count(len(changed), 'changed path')} can be given back. Undo takes it back again.").classes("dim")
         boxes: dict[str, ui.checkbox] = {}
         with ui.column().classes("panel gap-0 w-full max-h-64 overflow-auto"):

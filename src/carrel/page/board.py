@@ -52,7 +52,7 @@ class Board:
         self._minutes: dict[str, dict[int, int]] = {"events": {}, "runs": {}}  # counted by minute since the epoch
         self.approvals = 0  # open ones
         self.approval_mark = 0  # the position of the last event about one
-        self.marks: dict[str, int] = {}  # task: the position of its last event
+        self.marks: dict[str, int] = {}  # workspace: the position of the last event that its page shows
 
     def start(self) -> None:
         """Begin to follow."""
@@ -121,13 +121,13 @@ class Board:
     def _note(self, event: Event) -> None:
         self._count(event)
         self.events.append(event)
-        self.marks[event.stream] = event.position
         if event.event_type.startswith("approval_"):
             self._count_approvals(event.position)
         workspace_id = str(event.event_data.get("workspace_id") or "")
         with self._lock:
             if workspace_id and event.event_type not in _QUIET:
                 self._dirty.add(workspace_id)
+                self.marks[workspace_id] = event.position
             run_id = event.event_data.get("run_id")
             if isinstance(run_id, str):
                 self._runs.pop(run_id, None)

@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
 
-from carrel.page.frame import attempt, open_desk
+from carrel.page.frame import attempt, open_desk, question
 
 if TYPE_CHECKING:
     from carrel.page.site import Site
 
 _MOST_RECENT = 8
+POLICIES = {
+    "careful": "careful: ask before files are overwritten, deleted or run",
+    "trusting": "trusting: everything inside its desk",
+    "read-only": "read-only: look, and change nothing",
+}
 
 
 def ask(site: Site) -> None:
     """The dialog for a new desk."""
-    with ui.dialog() as dialog, ui.card().classes("w-[44rem] max-w-full"):
-        ui.label("New desk").classes("text-lg font-bold").props('role="heading" aria-level="2"')
+    with question("New desk", "44rem") as dialog:
         with ui.tabs().props("no-caps dense align=left") as tabs:
             for name in ("Folder", "Repository", "Template", "Empty"):
                 ui.tab(name)
@@ -37,6 +41,7 @@ def ask(site: Site) -> None:
                 ui.label("Nothing in it but its own folders.")
         with ui.row().classes("w-full items-end"):
             desk_id = ui.input("Name (optional)", placeholder="task/agent").classes("grow")
+            policy = ui.select(POLICIES, value="careful", label="What its agent may do").classes("grow")
 
         def source() -> str:
             chosen = tabs.value
@@ -49,6 +54,7 @@ def ask(site: Site) -> None:
         async def make() -> None:
             button.disable()
             options: dict[str, Any] = {"id": desk_id.value.strip()} if (desk_id.value or "").strip() else {}
+            options["config"] = {"policy": policy.value}
             made = await attempt(site.workspaces.create, source(), progress=working.set_text, **options)
             working.set_text("")
             button.enable()

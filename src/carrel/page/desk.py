@@ -34,11 +34,21 @@ class Desk:
         self.id = workspace_id
         self.verbs = site.workspaces
         self._renewers: list[Callable[[], Any]] = []
-        self._mark = 0
+        self._waiting: dict[str, Callable[[], Any]] = {}
+        self._mark: tuple[int, int] | None = None
 
     def on_change(self, renew: Callable[[], Any]) -> None:
         """Call this whenever something happened to the workspace."""
         self._renewers.append(renew)
+
+    def on_open(self, name: str, begin: Callable[[], Any]) -> None:
+        """Call this when a tab is first looked at: what it shows does not exist in the browser before."""
+        self._waiting[name] = begin
+
+    async def _opened(self, name: str) -> None:
+        begin = self._waiting.pop(name, None)
+        if begin is not None:
+            await begin()
 
     def show(self, tab: str) -> None:
         with frame(self.site, "/"):
@@ -66,6 +76,8 @@ class Desk:
             changed = row["changed"] if row else None
             facts.set_text(f"from {workspace.source}" + (f" · {changed} changed" if changed else ""))
 
+        tabs.on_value_change(lambda: self._opened(str(tabs.value)))
+        ui.timer(0, lambda: self._opened(tab), once=True)
         self.on_change(head)
         head()
         ui.timer(0.5, self._tick)
@@ -73,7 +85,7 @@ class Desk:
     async def _tick(self) -> None:
         """Renew what is shown if anything happened to this workspace since."""
         row = self.site.board.row_of(self.id)
-        mark = row["version"] if row else -1
+        mark = (row["version"] if row else -1, self.site.board.marks.get(self.id, 0))
         if mark == self._mark:
             return
         self._mark = mark

@@ -43,7 +43,7 @@ class _Files:
         self.desk = desk
         self.rows: list[dict[str, Any]] = []
         self.marks: dict[str, str] = {}
-        self.viewed = ""
+        self.pattern = ""  # what is searched for; "" is the tree
         with ui.element("div").classes("grid grid-cols-1 lg:grid-cols-[22rem_1fr] gap-4 w-full"):
             with ui.column().classes("w-full gap-2"):
                 search = ui.input(placeholder="Find by name").props(
@@ -55,8 +55,7 @@ class _Files:
             self.viewer = ui.column().classes("panel w-full min-h-64 gap-2")
         with self.viewer:
             ui.label("Choose a file on the left.").classes("dim")
-        desk.on_change(self._renew)
-        ui.timer(0, self._first, once=True)
+        desk.on_open("Files", self._first)
 
     def _grid(self) -> ui.aggrid:
         grid = ui.aggrid(
@@ -87,6 +86,7 @@ class _Files:
         return grid
 
     async def _first(self) -> None:
+        self.desk.on_change(self._renew)
         await self._learn_marks()
         self.rows = await self._entries("", 0)
         work = next((row for row in self.rows if row["path"] == "work"), None)
@@ -133,11 +133,12 @@ class _Files:
                 self.marks.setdefault(path, "•")
 
     def _send(self) -> None:
-        self.grid.options["rowData"] = self.rows
         self.grid.run_grid_method("setGridOption", "rowData", self.rows)
 
     async def _renew(self) -> None:
-        """Look again at every directory that is open."""
+        """Look again at every directory that is open; what was searched for stays."""
+        if self.pattern:
+            return
         opened = {row["path"] for row in self.rows if row.get("open")}
         before = self.rows
         await self._learn_marks()
@@ -156,6 +157,7 @@ class _Files:
             self._send()
 
     async def _search(self, pattern: str | None) -> None:
+        self.pattern = pattern or ""
         if not pattern:
             await self._renew()
             return
@@ -174,6 +176,8 @@ class _Files:
                 for path in found.paths
             ]
             self._send()
+            if self.rows:
+                self.grid.run_grid_method("ensureIndexVisible", 0, "top")
 
     async def _open(self, path: str) -> None:
         row = next((each for each in self.rows if each["path"] == path), None)
@@ -195,7 +199,6 @@ class _Files:
         found = await attempt(self.desk.verbs.stat_file, self.desk.id, path)
         if found is None:
             return
-        self.viewed = path
         self.viewer.clear()
         with self.viewer:
             with ui.row().classes("w-full items-center"):

@@ -24,6 +24,7 @@ _STYLE = """
         --add-text: #116329; --del-text: #a40e26; }
 body.body--dark { --brand: #57c4bd; --line: #3a4148; --dim: #a4adb6; --soft: #1e2328; --add: #123a22; --del: #4a1c1f;
         --add-text: #7ee2a0; --del-text: #ffa8a8; }
+@media (max-width: 640px) { .wide-only { display: none !important; } .content { padding: .6rem !important; } }
 body { font-family: system-ui, sans-serif; }
 .nicegui-content { padding: 0; }
 .dim { color: var(--dim); }
@@ -61,7 +62,7 @@ def frame(site: Site, place: str, *, wide: bool = True) -> Iterator[None]:
         dark = ui.dark_mode()
         ui.button(icon="contrast", on_click=dark.toggle).props('flat round dense aria-label="Dark or light"')
     context.client.toasts = ui.column().classes("toasts").props('role="status" aria-live="polite"')  # type: ignore[attr-defined]
-    with ui.element("main").classes("w-full p-4" + ("" if wide else " max-w-5xl mx-auto")):
+    with ui.element("section").classes("content w-full p-4" + ("" if wide else " max-w-5xl mx-auto")):
         yield
 
 
@@ -147,10 +148,18 @@ def _undone(operation: Operation) -> str:
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def question(title: str, width: str = "34rem") -> Iterator[ui.dialog]:
+    """A dialog with a title. It belongs to the page, not to the part that asks, which may be drawn anew meanwhile."""
+    page: ui.column = context.client.toasts  # type: ignore[attr-defined]
+    with page, ui.dialog() as dialog, ui.card().classes(f"w-[{width}] max-w-full"):
+        ui.label(title).classes("text-lg font-bold").props('role="heading" aria-level="2"')
+        yield dialog
+
+
 async def confirm(title: str, what: str, back: str, button: str, *, details: Sequence[str] = ()) -> bool:
     """Ask before something is done: what will happen, and how it can be taken back."""
-    with ui.dialog() as dialog, ui.card().classes("w-[34rem] max-w-full"):
-        ui.label(title).classes("text-lg font-bold").props('role="heading" aria-level="2"')
+    with question(title) as dialog:
         ui.label(what)
         for line in details[:20]:
             ui.label(line).classes("mono")

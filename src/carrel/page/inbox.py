@@ -80,8 +80,8 @@ class _Inbox:
                 with ui.column().classes("panel w-full"):
                     ui.label("Nobody asks for anything.").classes("font-bold")
                     ui.label(
-                        "When an agent wants to do what its desk's policy leaves to you, it is shown here with the exact "
-                        "change."
+                        "When an agent wants to do what its desk's policy leaves to you, it is shown here with "
+                        "the exact change."
                     ).classes("dim")
             for each in self.shown:
                 await self._card(each)
@@ -100,9 +100,9 @@ class _Inbox:
                 ui.label(printable(asked.path)).classes("mono grow break-all")
                 ui.link(asked.workspace_id, desk_url(asked.workspace_id))
             left = max(0.0, asked.expires_at - time.time())
-            ui.label(f"{asked.actor_id}, {clock(asked.requested_at)} · {printable(asked.rule)} · {span(left)} left").classes(
-                "dim"
-            )
+            ui.label(
+                f"{asked.actor_id}, {clock(asked.requested_at)} · {printable(asked.rule)} · {span(left)} left"
+            ).classes("dim")
             _draw(preview)
             with ui.row().classes("w-full items-center gap-2"):
                 comment = ui.input(placeholder="Comment (optional)").props("dense outlined").classes("grow")

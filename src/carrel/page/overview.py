@@ -88,7 +88,12 @@ def _grid(board: Board) -> ui.aggrid:
     ]
     options = {
         "columnDefs": columns,
-        "defaultColDef": {"sortable": True, "resizable": True, "suppressHeaderMenuButton": True},
+        "defaultColDef": {
+            "sortable": True,
+            "resizable": True,
+            "suppressHeaderMenuButton": True,
+            "suppressHeaderFilterButton": True,
+        },
         "rowData": [_shown(row) for row in board.rows.values()],
         ":getRowId": "p => p.data.uid",
         ":onCellKeyDown": _ENTER,

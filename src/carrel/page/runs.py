@@ -52,12 +52,13 @@ class _Runs:
                 self.screen.on_data(self._typed)
                 self.screen.on_resize(self._resized)
         self.stop.set_visibility(False)
-        desk.on_change(self._renew)
-        ui.timer(0, self._first, once=True)
-        ui.timer(_READ_SECONDS, self._read)
+        desk.on_open("Runs", self._first)
         ui.context.client.on_disconnect(self._let_go)
 
     async def _first(self) -> None:
+        self.desk.on_change(self._renew)
+        with self.title.parent_slot.parent:  # type: ignore[union-attr]
+            ui.timer(_READ_SECONDS, self._read)
         await self._renew()
         runs = await attempt(self.desk.verbs.runs, self.desk.id)
         if runs:

@@ -74,6 +74,10 @@ def _gather(desk: Desk) -> list[Entry]:
         if desk.id in done.workspaces:
             at = seconds(done.at)
             found.append(Entry(lane=2, at=at, until=at, title=done.kind + (" (taken back)" if done.undone_by else "")))
+    for asked in verbs.approvals(desk.id, all=True):
+        at = seconds(asked.requested_at)
+        text = f"{asked.state}: {asked.operation} {printable(asked.path)}"
+        found.append(Entry(lane=3, at=at, until=at, title=text, good=asked.state in ("open", "granted", "used")))
     return sorted(found, key=lambda entry: entry.at)
 
 
@@ -89,8 +93,8 @@ def _drawn(entries: list[Entry]) -> dict[str, Any]:
     ]
     points = [{"value": [entry.at * 1000, entry.lane], "name": entry.title} for entry in entries if entry.lane != 0]
     return {
-        "grid": {"left": 90, "right": 20, "top": 10, "bottom": 28},
-        "xAxis": {"type": "time"},
+        "grid": {"left": 90, "right": 30, "top": 10, "bottom": 28},
+        "xAxis": {"type": "time", "min": "dataMin", "max": "dataMax"},
         "yAxis": {"type": "category", "data": list(LANES)},
         "tooltip": {":formatter": "p => p.name.replace(/[&<>]/g, c => ({'&': '&amp;', '<': '&lt;', '>': '&gt;'}[c]))"},
         "animation": False,

@@ -19,16 +19,31 @@ def show(desk: Desk) -> None:
 
     async def renew() -> None:
         runs = await attempt(desk.verbs.runs, desk.id) or ()
+        policy = await attempt(desk.verbs.policy, desk.id)
         used = await attempt(desk.verbs.usage, desk.id)
         box.clear()
         with box:
             held = next((run.enforcement for run in reversed(runs) if run.enforcement), {})
-            _table("What held the last run", {str(key): str(value) for key, value in held.items()}, "Nothing ran yet.")
+            _table(
+                "What held the last run",
+                {key: _said(value) for key, value in held.items() if value},
+                "Nothing ran yet.",
+            )
+            if policy is not None:
+                rules = {f"rule {number}": rule.text() for number, rule in enumerate(policy.rules, 1)}
+                name = f"What its agent may do ({policy.preset})" if policy.preset else "What its agent may do"
+                _table(name, {**rules, **policy.defaults}, "")
             for row in used.workspaces if used else ():
                 _quota(row.bytes, row.max_bytes, row.files)
 
     desk.on_change(renew)
     ui.timer(0, renew, once=True)
+
+
+def _said(value: object) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key.replace('_', ' ')}: {_said(each)}" for key, each in value.items())
+    return ", ".join(str(each) for each in value) if isinstance(value, list | tuple) else str(value)
 
 
 def _table(title: str, rows: dict[str, str], nothing: str) -> None:

@@ -1,0 +1,77 @@
+"""For everybody: by keyboard, on a phone, in the dark, and as an automated check of accessibility sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from axe_core_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from browsing import Server
+from carrel.local import Local
+from conftest import PICTURES
+
+# Of parts of the framework that we cannot reach: none so far.
+EXCEPTIONS: set[str] = set()
+
+
+@pytest.fixture
+def furnished(workspaces: Local) -> Local:
+    workspaces.create(id="axe/a", config={"policy": "careful"})
+    workspaces.write_file("axe/a", "work/a.py", "print(1)\n")
+    workspaces.wait(workspaces.run("axe/a", ["sh", "-c", "echo hi; echo 'print(2)' > a.py"]).id)
+    return workspaces
+
+
+PLACES = ["/", "/desk/axe/a", "/desk/axe/a?tab=Files", "/desk/axe/a?tab=Runs", "/desk/axe/a?tab=Timeline",
+          "/desk/axe/a?tab=Walls", "/approvals", "/machine"]  # fmt: skip
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_an_automated_check_finds_nothing_serious(page: Page, server: Server, furnished: Local, dark: bool) -> None:
+    page.emulate_media(color_scheme="dark" if dark else "light")
+    found: list[str] = []
+    for place in PLACES:
+        page.goto(server.url + place)
+        page.wait_for_timeout(1500)
+        answer: dict[str, Any] = Axe().run(page)
+        found += [
+            f"{place}: {each['id']} {[node['html'][:160] for node in each['nodes'][:3]]}"
+            for each in answer["violations"]
+            if each["impact"] in ("serious", "critical") and each["id"] not in EXCEPTIONS
+        ]
+    assert not found, "\n".join(found)
+
+
+def test_a_desk_is_made_without_a_mouse(page: Page) -> None:
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.innerText || ''").strip().endswith("New desk"):
+            break
+    page.keyboard.press("Enter")
+    page.get_by_role("dialog").wait_for()
+    page.get_by_role("tab", name="Folder").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.get_by_label("Name (optional)").focus()
+    page.keyboard.type("keys/a")
+    page.get_by_role("button", name="Make desk").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="keys/a").wait_for()
+
+
+def test_it_fits_a_phone(browser: Browser, server: Server, furnished: Local) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 800}, is_mobile=True)
+    tab = context.new_page()
+    tab.goto(server.said["link"])
+    tab.get_by_role("link", name="axe/a").wait_for()
+    PICTURES.mkdir(exist_ok=True)
+    tab.screenshot(path=str(PICTURES / "phone-overview.png"))
+    tab.get_by_role("link", name="axe/a").click()
+    expect(tab.locator("table.diff").first).to_contain_text("print(2)")
+    tab.screenshot(path=str(PICTURES / "phone-desk.png"))
+    wider = tab.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    assert wider <= 0, "nothing stands out to the side"
+    context.close()

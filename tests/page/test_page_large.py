@@ -1,0 +1,70 @@
+"""Much of everything: the page shows it right, and stays at hand."""
+
+from __future__ import annotations
+
+import os
+
+from playwright.sync_api import Page, expect
+
+from browsing import Server
+from carrel.local import Local
+
+MANY = int(os.environ.get("AW_PAGE_FILES", "5000"))  # 50,000 by hand
+
+
+def test_a_long_file_is_shown_to_its_end(page: Page, workspaces: Local) -> None:
+    workspaces.create(id="long/a")
+    workspaces.write_file("long/a", "work/long.txt", "".join(f"line {n}\n" for n in range(1, 100_001)))
+    page.get_by_role("link", name="long/a").click()
+    page.get_by_role("tab", name="Files").click()
+    page.get_by_role("gridcell").get_by_text("long.txt").click()
+    page.locator(".cm-content").get_by_text("line 1", exact=True).wait_for()
+    page.locator(".cm-scroller").evaluate("box => box.scrollTop = box.scrollHeight")
+    page.locator(".cm-content").get_by_text("line 100000", exact=True).wait_for()
+
+
+def test_a_large_tree_opens_as_one_looks(page: Page, workspaces: Local) -> None:
+    desk = workspaces.create(id="tree/a")
+    for folder in range(MANY // 50):
+        os.makedirs(f"{desk.path}/work/d{folder:04}")
+        for number in range(50):
+            with open(f"{desk.path}/work/d{folder:04}/f{number:02}", "w") as file:
+                file.write("x")
+    page.get_by_role("link", name="tree/a").click()
+    page.get_by_role("tab", name="Files").click()
+    page.get_by_role("gridcell").get_by_text("d0001").click()
+    page.get_by_role("gridcell").get_by_text("f00").hover()
+    page.mouse.wheel(0, 1100)
+    expect(page.get_by_role("gridcell").get_by_text("f49")).to_be_visible()
+    page.get_by_label("Find by name").fill("f07")
+    page.get_by_label("Find by name").press("Enter")
+    expect(page.get_by_role("gridcell").get_by_text("work/d0000/f07")).to_be_visible()
+
+
+def test_thousands_of_desks_are_listed_and_found(page: Page, workspaces: Local) -> None:
+    for number in range(1000):
+        workspaces.create(id=f"many/a{number:04}", lazy=True)
+    page.get_by_label("Search desks").fill("a0999")
+    expect(page.get_by_role("link", name="many/a0999")).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("link", name="many/a0001")).to_have_count(0)
+
+
+def test_the_server_does_not_grow_with_what_happens(page: Page, server: Server, workspaces: Local) -> None:
+    """An hour of events at a moderate pace is 72,000; some thousands show a leak of any size."""
+    workspaces.create(id="flat/a")
+
+    def resident() -> int:
+        with open(f"/proc/{server.pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def happen(times: int) -> None:
+        for number in range(times):
+            workspaces.write_file("flat/a", "work/f", f"{number}\n")
+
+    happen(1000)
+    page.wait_for_timeout(1500)
+    before = resident()
+    happen(3000)
+    page.wait_for_timeout(1500)
+    assert resident() - before < 30 << 20
+    page.get_by_role("link", name="flat/a").wait_for()

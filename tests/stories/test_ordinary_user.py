@@ -21,7 +21,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 SCRIPT = """
 import os, carrel
-from carrel.errors import SandboxUnavailable
+from carrel.errors import ApprovalRequired, PolicyDenied, SandboxUnavailable
 
 workspaces = carrel.open("home")
 desk = workspaces.create("overlay:origin", id="t/a")
@@ -60,6 +60,23 @@ for id, said in ((strict.id, ["no"] * 4), (desk.id, ["executed"] * 4)):
     script = "cp x $p/y 2>/dev/null; chmod +x $p/y; $p/y 2>/dev/null || echo no"
     script = f"printf '#!/bin/sh\\\\necho executed\\\\n' > x; for p in . /tmp /dev/shm ~; do {script}; done"
     assert run("sh", "-c", script, id=id).split() == said, id
+agent = workspaces.acting_as("bot", agent_of=strict.id)
+workspaces.change_policy(strict.id, {"rules": [{"outcome": "deny", "paths": ["sub/**"]}]})
+run("ln", "-s", "sub", "way", id=strict.id)
+for path in ("work/sub/c.txt", "work/way/c.txt", "work/way/new"):
+    try:
+        agent.write_file(strict.id, path, "x")
+        raise AssertionError(path)
+    except PolicyDenied:
+        pass
+try:
+    agent.delete_file(strict.id, "work/a.txt")
+    raise AssertionError("nobody was asked")
+except ApprovalRequired as asked:
+    workspaces.approve(asked.details["approval_id"])
+agent.delete_file(strict.id, "work/a.txt")
+workspaces.undo()
+assert workspaces.read_text(strict.id, "work/a.txt")
 folder = workspaces.create("folder:origin", id="t/f")
 run("touch", "here", id=folder.id)
 assert os.path.exists("origin/here")

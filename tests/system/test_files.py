@@ -7,13 +7,14 @@ import os
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from carrel.errors import (
     CarrelError,
+    FileChanged,
     FileExists,
     FileNotFound,
     Invalid,
@@ -325,6 +326,36 @@ def test_a_change_is_announced_before_it_happens_and_not_made_if_the_announcemen
     assert files.delete(root, "d", recursive=True, ready=ready) == Gone(kind="directory", size=0, entries=2)
     assert said[0][1:] == (b"old", ["e"])  # type: ignore[index]
     assert said[1] == (Gone(kind="directory", size=0), b"new", ["e"])
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_file_that_is_swapped_after_the_announcement_can_be_kept(root: Root, ws: Path, there: bool) -> None:
+    def theirs(*_: object) -> None:
+        (ws / "f").write_bytes(b"theirs!")
+
+    changes: list[Callable[..., object]] = [
+        lambda **options: files.write(root, "f", b"ours", **options),
+        lambda **options: files.append(root, "f", b"ours", **options),
+        lambda **options: files.move(root, "g", "f", replace=True, **options),
+    ]
+    if there:
+        changes.append(lambda **options: files.delete(root, "f", **options))
+        changes.append(lambda **options: files.move(root, "f", "h", **options))
+    for change in changes:
+        for exact in (True, False):
+            for name in ("f", "g", "h"):
+                (ws / name).unlink(missing_ok=True)
+            (ws / "g").write_bytes(b"g")
+            if there:
+                (ws / "f").write_bytes(b"before")
+            if exact:
+                with pytest.raises(FileChanged if there else FileExists):
+                    change(ready=theirs, exact=True)
+                assert (ws / "f").read_bytes() == b"theirs!"
+                assert sorted(os.listdir(ws)) == ["f", "g"]
+            else:  # the twin: without that, it goes
+                change(ready=theirs)
+                assert not (ws / "f").exists() or (ws / "f").read_bytes() != b"theirs!"
 
 
 def test_write_synced_to_the_disk_is_the_same_write(root: Root, ws: Path) -> None:

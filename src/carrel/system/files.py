@@ -28,6 +28,7 @@ from carrel.system.reading import read as read
 from carrel.system.walk import Limits, remove_tree
 from carrel.system.writing import Written as Written
 from carrel.system.writing import append as append
+from carrel.system.writing import refuse_changed
 from carrel.system.writing import write as write
 
 TYPE_CHECKING = False
@@ -171,9 +172,17 @@ def kind_of(mode: int) -> str:
 
 
 def delete(
-    root: Root, path: Path, *, recursive: bool = False, limits: Limits | None = None, ready: Ready = None
+    root: Root,
+    path: Path,
+    *,
+    recursive: bool = False,
+    limits: Limits | None = None,
+    ready: Ready = None,
+    exact: bool = False,
 ) -> Gone:
-    """Remove a name: a file, a link itself, an empty directory, or with `recursive` a directory and all below."""
+    """Remove a name: a file, a link itself, an empty directory, or with `recursive` a directory and all below.
+
+    With `exact` only if it still is what `ready` was told; else `file_changed`."""
     raw = root.check(path)
     try:
         folder, name, found = _open_entry(root, raw)
@@ -181,6 +190,8 @@ def delete(
             gone = _describe(folder, name, found)
             if ready:
                 ready(gone, Held(root, folder, name))
+            if exact:
+                refuse_changed(root, raw, folder, name, found)
             if gone.kind != "directory":
                 os.unlink(name, dir_fd=folder)
             elif recursive:
@@ -194,15 +205,19 @@ def delete(
         raise root.failure(error, raw) from None
 
 
-def move(root: Root, path: Path, to: Path, *, replace: bool = False, ready: MoveReady = None) -> Gone:
-    """Give a file, link or directory another name in the root; `replace` lets it take the place of what is there."""
+def move(
+    root: Root, path: Path, to: Path, *, replace: bool = False, ready: MoveReady = None, exact: bool = False
+) -> Gone:
+    """Give a file, link or directory another name in the root; `replace` lets it take the place of what is there.
+
+    With `exact` only what `ready` was told goes, and only onto that; else `file_changed`, or `file_exists`."""
     raw, raw_to = root.check(path), root.check(to)
     try:
         source, name, found = _open_entry(root, raw)
     except OSError as error:
         raise root.failure(error, raw) from None
     try:
-        return _move(root, raw_to, source, name, found, replace, ready)
+        return _move(root, raw, raw_to, source, name, found, replace, ready, exact)
     except OSError as error:
         raise root.failure(error, raw_to) from None
     finally:
@@ -210,15 +225,30 @@ def move(root: Root, path: Path, to: Path, *, replace: bool = False, ready: Move
 
 
 def _move(
-    root: Root, raw_to: bytes, source: int, name: bytes, found: os.stat_result, replace: bool, ready: MoveReady
+    root: Root,
+    raw: bytes,
+    raw_to: bytes,
+    source: int,
+    name: bytes,
+    found: os.stat_result,
+    replace: bool,
+    ready: MoveReady,
+    exact: bool,
 ) -> Gone:
     folder, new_name = _open_place(root, raw_to, is_directory=S_ISDIR(found.st_mode))
     try:
         if replace and _is_same(source, name, folder, new_name):
             raise FileExists(f"{root.shown(raw_to)} is the same file")
         gone = _describe(source, name, found)
+        target = Held(root, folder, new_name)
+        there = target.stat() if exact else None
         if ready:
-            ready(gone, Held(root, source, name), Held(root, folder, new_name))
+            ready(gone, Held(root, source, name), target)
+        if exact:
+            refuse_changed(root, raw, source, name, found)
+            replace = replace and there is not None
+            if there is not None:
+                refuse_changed(root, raw_to, folder, new_name, there)
         _rename(source, name, folder, new_name, replace)
         return gone
     finally:

@@ -11,7 +11,7 @@ import os
 from errno import EACCES, EINVAL, EISDIR, ELOOP, ENOENT, ENXIO, EXDEV
 from stat import S_IMODE, S_ISDIR, S_ISLNK, S_ISREG
 
-from carrel.errors import FileExists, NotAFile, QuotaExceeded
+from carrel.errors import FileChanged, FileExists, NotAFile, QuotaExceeded
 from carrel.model.value import Value
 from carrel.system.entry import Held
 from carrel.system.folders import give, make_missing, unmake
@@ -50,13 +50,24 @@ def write(
     max_bytes: int = MAX_WRITE_BYTES,
     sync: bool = False,
     ready: Ready = None,
+    exact: bool = False,
 ) -> Written:
     """Make `data` the content of a file: all of it, or nothing changes.
 
     A replaced file keeps its permission bits and owner, a new one is 0644 and belongs to its directory's owner.
-    `create_only` is `file_exists` when anything has the name; more than `max_bytes` is `quota_exceeded`.
+    `create_only` is `file_exists` when anything has the name; more than `max_bytes` is `quota_exceeded`. With `exact`
+    what is there has to be what `ready` was told: one that was made since is `file_exists`, a changed one is
+    `file_changed`.
     """
-    change = _Change(root, root.check(path), create_only=create_only, max_bytes=max_bytes, sync=sync, ready=ready)
+    change = _Change(
+        root,
+        root.check(path),
+        create_only=create_only,
+        max_bytes=max_bytes,
+        sync=sync,
+        ready=ready,
+        exact=exact,
+    )
     return change.make(data, parents=parents)
 
 
@@ -69,9 +80,10 @@ def append(
     max_bytes: int = MAX_WRITE_BYTES,
     sync: bool = False,
     ready: Ready = None,
+    exact: bool = False,
 ) -> Written:
     """Add `data` to the end of a file, by a whole new file as in `write`; `max_bytes` is for the result."""
-    change = _Change(root, root.check(path), append=True, max_bytes=max_bytes, sync=sync, ready=ready)
+    change = _Change(root, root.check(path), append=True, max_bytes=max_bytes, sync=sync, ready=ready, exact=exact)
     return change.make(data, parents=parents)
 
 
@@ -88,8 +100,10 @@ class _Change:
         ready: Ready,
         create_only: bool = False,
         append: bool = False,
+        exact: bool = False,
     ) -> None:
         self._root = root
+        self._exact = exact
         self._raw = raw
         self._max_bytes = max_bytes
         self._sync = sync
@@ -136,9 +150,11 @@ class _Change:
                     os.close(fd)
                 if self._ready:
                     self._ready(written, Held(self._root, folder, name))
-                if self._create_only:
+                if self._create_only or (self._exact and old.found is None):
                     rename_no_replace(folder, temporary, folder, name)
                 else:
+                    if self._exact and old.found is not None:
+                        refuse_changed(self._root, self._raw, folder, name, old.found)
                     os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
                 forget(folder, temporary)
@@ -300,6 +316,18 @@ def forget(folder: int, name: bytes) -> None:
         os.unlink(name, dir_fd=folder)
     except OSError:
         return  # the agent was quicker; there is nothing of ours left
+
+
+def refuse_changed(root: Root, raw: bytes, folder: int, name: bytes, known: os.stat_result) -> None:
+    """FileChanged if what has this name is not what was looked at; asked at the very last moment."""
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        found = None
+    if found is None or any(
+        getattr(found, field) != getattr(known, field) for field in ("st_mode", "st_size", "st_mtime_ns")
+    ):
+        raise FileChanged(f"{root.shown(raw)} was changed this instant", hint="look at it again and decide anew")
 
 
 def _sync_folder(folder: int) -> None:

@@ -182,7 +182,13 @@ def write_file(
                 with room.limiting(limit, size=len(data) if isinstance(data, bytes) else None, append=append) as most:
                     if append:
                         return files.append(
-                            spot.root, spot.path, given.again(), parents=parents, max_bytes=most, ready=ready
+                            spot.root,
+                            spot.path,
+                            given.again(),
+                            parents=parents,
+                            max_bytes=most,
+                            ready=ready,
+                            exact=gate.judges,
                         )
                     return files.write(
                         spot.root,
@@ -192,6 +198,7 @@ def write_file(
                         create_only=create_only,
                         max_bytes=most,
                         ready=ready,
+                        exact=gate.judges,  # what was judged is what is done
                     )
 
         return judged(home, act)
@@ -211,7 +218,9 @@ def delete_file(
                 room.admit_deletion()
                 record(FileDeleted, verdict, kind=gone.kind, size=gone.size, digest_before=gone.digest)
 
-            return files.delete(spot.root, spot.path, recursive=recursive, limits=_limits(home), ready=ready)
+            return files.delete(
+                spot.root, spot.path, recursive=recursive, limits=_limits(home), ready=ready, exact=gate.judges
+            )
 
     return judged(home, act)
 
@@ -232,7 +241,7 @@ def move_file(
                 fields = {"kind": gone.kind, "size": gone.size, "digest": gone.digest}
                 record(FileMoved, verdict, to=spot.root.public(there), **fields)
 
-            return files.move(spot.root, spot.path, there, replace=replace, ready=ready)
+            return files.move(spot.root, spot.path, there, replace=replace, ready=ready, exact=gate.judges)
 
     return judged(home, act)
 

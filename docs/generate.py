@@ -71,13 +71,20 @@ def settings_page() -> str:
         "Who `aw run --agent NAME` starts; a row of your own is added, or replaces one of these.",
         "",
     ]
+    lines += _agents()
+    lines += ["", "## webhooks", "", f"{_sentence(settings.Webhook)} Each has a name of your choice.", ""]
+    lines += [f"- `{key}`: {comments.get(('Webhook', key), kind)}" for key, kind in settings.Webhook.__types__.items()]
+    return "\n".join([*lines, ""])
+
+
+def _agents() -> list[str]:
     notes = _comments(SOURCE / "model" / "agent.py")
-    lines += [f"- `{key}`: {notes.get(('Agent', key), kind)}" for key, kind in settings.Agent.__types__.items()]
+    lines = [f"- `{key}`: {notes.get(('Agent', key), kind)}" for key, kind in settings.Agent.__types__.items()]
     lines += ["", "| agent | command | environment | network |", "|---|---|---|---|"]
     for name, agent in settings.AGENTS.items():
         variables = " ".join(f"`{variable}`" for variable in agent.environment)
         lines.append(f"| `{name}` | `{' '.join(agent.command)}` | {variables} | `{agent.network}` |")
-    return "\n".join([*lines, ""])
+    return lines
 
 
 def commands_page() -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from carrel.model.approval import Approval
 from carrel.model.change import Change, Diff
 from carrel.model.event import Event
 from carrel.model.operation import Operation
+from carrel.model.policy import Decision, Policy
 from carrel.model.run import Command, Run
 from carrel.model.snapshot import Snapshot
 from carrel.model.token import Token
@@ -15,6 +17,7 @@ from carrel.system.files import Entry, Gone, Stat, Written
 from carrel.system.search import Found, Matches, Named
 from carrel.system.walk import Tree
 from carrel.verbs.apply import Applied
+from carrel.verbs.archive import Archived, KnownArchive
 from carrel.verbs.attend import Glance
 from carrel.verbs.doctor import Probe
 from carrel.verbs.edit import Edited
@@ -29,9 +32,12 @@ from carrel.verbs.why import Explanation
 
 __all__ = [
     "Applied",
+    "Approval",
+    "Archived",
     "Candidate",
     "Change",
     "Command",
+    "Decision",
     "Diff",
     "Edited",
     "Entry",
@@ -42,10 +48,12 @@ __all__ = [
     "Found",
     "Glance",
     "Gone",
+    "KnownArchive",
     "Matches",
     "Message",
     "Named",
     "Operation",
+    "Policy",
     "Probe",
     "RecentFolder",
     "Restored",

@@ -180,6 +180,16 @@ def _find_sent(workspaces: Local, arguments: dict[str, Any], effects: Sequence[E
         return None
 
 
+def _archive(workspaces: Local, arguments: dict[str, Any]) -> object:
+    return workspaces.archive(arguments.pop("id"), **arguments)
+
+
+def _find_archived(_: Local, __: dict[str, Any], effects: Sequence[Event]) -> object | None:
+    """From its event, which has all of it."""
+    done = [event.event_data for event in effects if event.event_type == "workspace_archived"]
+    return {key: value for key, value in done[0].items() if key not in ("agent_id", "uid")} if done else None
+
+
 VERBS: dict[str, tuple[Do, Find]] = {
     "create": (_create, _find_created),
     "run": (_run, _find_run),
@@ -189,6 +199,7 @@ VERBS: dict[str, tuple[Do, Find]] = {
     "fork": (_fork, _find_forks),
     "undo": (_undo, _find_undone),
     "send": (_send, _find_sent),
+    "archive": (_archive, _find_archived),
 }
 
 

@@ -1076,6 +1076,22 @@ class Local:
 
         announce_server(self._home, url)
 
+    def find_cursor(self, name: str) -> int | None:
+        from carrel.verbs.serving import find_cursor
+
+        return find_cursor(self._home, name)
+
+    def keep_cursor(self, name: str, position: int) -> None:
+        from carrel.verbs.serving import keep_cursor
+
+        keep_cursor(self._home, name, position)
+
+    def disk(self) -> tuple[int, int]:
+        """Free and all bytes of the disk that workspaces are on."""
+        from carrel.verbs.serving import disk
+
+        return disk(self._home)
+
     def withdraw_server(self) -> None:
         from carrel.verbs.serving import withdraw_server
 

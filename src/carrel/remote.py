@@ -18,9 +18,12 @@ from urllib.parse import quote
 
 from carrel.answers import (
     Applied,
+    Approval,
+    Archived,
     Candidate,
     Change,
     Command,
+    Decision,
     Diff,
     Edited,
     Entry,
@@ -31,10 +34,12 @@ from carrel.answers import (
     Found,
     Glance,
     Gone,
+    KnownArchive,
     Matches,
     Message,
     Named,
     Operation,
+    Policy,
     Probe,
     RecentFolder,
     Restored,
@@ -165,12 +170,22 @@ class Remote:
         self._wire.close()
 
     def acting_as(
-        self, actor_id: str, *, correlation_id: str = "", causation_id: str = "", agent_of: str | None = None
+        self,
+        actor_id: str,
+        *,
+        correlation_id: str = "",
+        causation_id: str = "",
+        agent_of: str | None = None,
+        run_id: str = "",
+        wait_seconds: float = 0.0,
     ) -> Self:
+        del run_id  # the server knows the run by its token
         given = {"X-AW-Actor": actor_id, "X-Correlation-ID": correlation_id, "X-Causation-ID": causation_id}
         headers = {name: quote(value) for name, value in given.items() if value}
         if agent_of is not None:
             headers["X-AW-Agent-Of"] = quote(agent_of)
+        if wait_seconds > 0:
+            headers["Prefer"] = f"wait={min(int(wait_seconds) or 1, 60)}"
         return type(self)(self._wire, headers)
 
     # -- requests --
@@ -348,11 +363,13 @@ class Remote:
         id: str,
         paths: Sequence[str] = (),
         *,
+        hunks: Mapping[str, Sequence[str]] | None = None,
         to: str | None = None,
         message: str | None = None,
         mark_conflicts: bool = False,
     ) -> Applied:
-        body = {"paths": [*paths], "to": to, "message": message, "mark_conflicts": mark_conflicts}
+        chosen = None if hunks is None else {path: [*ids] for path, ids in hunks.items()}
+        body = {"paths": [*paths], "hunks": chosen, "to": to, "message": message, "mark_conflicts": mark_conflicts}
         return build(Applied, self._post(f"{_at(id)}/apply", body, keyed=True))  # type: ignore[no-any-return]
 
     def fork(
@@ -457,6 +474,70 @@ class Remote:
 
     def adapt_prompt(self, text: str, id: str) -> str:
         return str(self._post(f"{_at(id)}/prompt", {"text": text})["text"])
+
+    # -- archives --
+
+    def archive(
+        self,
+        id: str,
+        to: str | None = None,
+        *,
+        replace: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Archived:
+        del progress  # the server does not say how far it is
+        done = self._post(f"{_at(id)}/archive", {"to": to, "replace": replace}, keyed=True)
+        return build(Archived, done)  # type: ignore[no-any-return]
+
+    def archives(self) -> Sequence[KnownArchive]:
+        return build(list[KnownArchive], self._get("/api/archives"))  # type: ignore[no-any-return]
+
+    # -- what agents may do --
+
+    def policy(self, id: str) -> Policy:
+        return build(Policy, self._get(f"{_at(id)}/policy"))  # type: ignore[no-any-return]
+
+    def judge(self, id: str, operation: str, path: str = ".", *, size: int | None = None) -> Decision:
+        found = self._get(f"{_at(id)}/judge", operation=operation, path=path, size=size)
+        return build(Decision, found)  # type: ignore[no-any-return]
+
+    def change_policy(self, id: str, policy: str | Mapping[str, Any], *, reason: str = "") -> Policy:
+        body = {"policy": policy if isinstance(policy, str) else dict(policy), "reason": reason}
+        headers = {**self._headers, "Content-Type": "application/json"}
+        response = self._wire.ask("PUT", f"{_at(id)}/policy", headers=headers, content=json.dumps(body).encode())
+        return build(Policy, _load(response.content))  # type: ignore[no-any-return]
+
+    def approvals(self, id: str | None = None, *, all: bool = False) -> Sequence[Approval]:
+        found = self._get("/api/approvals", workspace_id=id, all=all)
+        return build(list[Approval], found)  # type: ignore[no-any-return]
+
+    def get_approval(self, approval_id: str) -> Approval:
+        return build(Approval, self._get(f"/api/approvals/{_part(approval_id)}"))  # type: ignore[no-any-return]
+
+    def preview(self, approval_id: str) -> str:
+        target = f"/api/approvals/{_part(approval_id)}/preview"
+        return self._wire.ask("GET", target, headers=self._headers).content.decode()
+
+    def approve(self, *approval_ids: str, comment: str = "") -> Sequence[Approval]:
+        return [self._decide(each, "grant", comment) for each in approval_ids]
+
+    def deny(self, *approval_ids: str, comment: str = "") -> Sequence[Approval]:
+        return [self._decide(each, "deny", comment) for each in approval_ids]
+
+    def _decide(self, approval_id: str, decision: str, comment: str) -> Approval:
+        body = {"decision": decision, "comment": comment}
+        return build(Approval, self._post(f"/api/approvals/{_part(approval_id)}", body))  # type: ignore[no-any-return]
+
+    def approve_all(self, id: str | None = None, *, also_later: bool = False, **choice: Any) -> Sequence[Approval]:
+        return self._decide_all("grant", id, {**choice, "also_later": also_later})
+
+    def deny_all(self, id: str | None = None, **choice: Any) -> Sequence[Approval]:
+        return self._decide_all("deny", id, choice)
+
+    def _decide_all(self, decision: str, id: str | None, choice: Mapping[str, Any]) -> Sequence[Approval]:
+        lists = {key: [*choice[key]] for key in ("operations", "paths") if key in choice}
+        body = {"decision": decision, "workspace_id": id, **choice, **lists}
+        return build(list[Approval], self._post("/api/approvals", body))  # type: ignore[no-any-return]
 
     # -- taking back --
 

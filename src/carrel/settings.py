@@ -140,6 +140,14 @@ class Server(Value):
     max_body_mb: int = 4  # of a request, but for uploads, which have files.max_write_mb
 
 
+class Webhook(Value):
+    """Somebody who is told what happens: signed, in order, at least once."""
+
+    url: str
+    secret: str
+    events: list[str] = []  # types; none named: all
+
+
 class Store(Value):
     """Where the event log is: null is SQLite in the home."""
 
@@ -160,6 +168,7 @@ class Settings(Value):
     server: Server
     store: Store
     agents: dict[str, Agent] = AGENTS  # by name, for `aw run --agent NAME`
+    webhooks: dict[str, Webhook] = {}  # by name, for `aw serve`
     origins: dict[str, str] = {}  # "section.key" -> where its value came from; what is missing is a default
 
     def origin(self, section: str, key: str) -> str:
@@ -193,6 +202,11 @@ SECTIONS: dict[str, type[Value]] = {
     "server": Server,
     "store": Store,
 }
+# Tables whose rows have names that the owner chooses.
+TABLES: dict[str, tuple[type[Value], str]] = {
+    "agents": (Agent, 'as in {command: [mine, "{prompt}"]}'),
+    "webhooks": (Webhook, "as in {url: https://example.org/hook, secret: …, events: [run_completed]}"),
+}
 _CHOICES: dict[str, tuple[str, ...]] = {
     "storage.mechanism": ("auto", "overlay", "rootless-overlay", "btrfs", "reflink", "copy"),
     "sandbox.default": ("auto", "none", "bubblewrap", "vm", "vm/kvm", "vm/tcg"),
@@ -225,7 +239,8 @@ def load_settings(
     _merge(values, origins, _from_environment(environ), "", directory)
     _merge(values, origins, _from_flags(flags or {}), "flag", directory)
     sections: dict[str, Any] = {name: cls(**values.get(name, {})) for name, cls in SECTIONS.items()}
-    return Settings(**sections, agents={**AGENTS, **values.get("agents", {})}, origins=origins)
+    agents, webhooks = {**AGENTS, **values.get("agents", {})}, values.get("webhooks", {})
+    return Settings(**sections, agents=agents, webhooks=webhooks, origins=origins)
 
 
 # What a file in the current directory may not say: it may have come with somebody else's repository, and would let
@@ -249,6 +264,7 @@ _OWNERS_ONLY = {
     "git.lfs_hosts": (),
     "git.lfs_max_mb": (),
     **{f"archives.{key}": () for key in Archives.__types__},
+    **{f"server.{key}": () for key in Server.__types__ if key != "port"},
 }
 # What it may say only if it asks for less than the owner allows; null is no limit.
 _ONLY_LESS = tuple(f"workspaces.{key}" for key in Workspaces.__types__ if key.startswith("default_"))
@@ -264,7 +280,7 @@ def _refuse_weaker(layer: dict[str, Any], path: str, owners: dict[str, dict[str,
                 continue
             allowed = owners.get(section, {}).get(key, known.__defaults__.get(key) if known else None)
             if (
-                section == "agents"
+                section in TABLES
                 or (name in _OWNERS_ONLY and value not in _OWNERS_ONLY[name])
                 or (name in _ONLY_LESS and _is_more(value, allowed))
             ):
@@ -367,8 +383,8 @@ def _merge(
         for key, value in keys.items():
             name = f"{section}.{key}"
             where = value.origin if isinstance(value, _FromText) else origin
-            if section == "agents":
-                values.setdefault(section, {})[key] = _agent(name, value, where)
+            if section in TABLES:
+                values.setdefault(section, {})[key] = _row(section, name, value, where)
                 origins[name] = where
                 continue
             known = SECTIONS.get(section)
@@ -402,33 +418,36 @@ def _convert(name: str, annotation: str, value: Any, where: str) -> Any:
     return converted
 
 
-def _agent(name: str, value: Any, where: str) -> Agent:
-    """One row of the table of agents: a whole one, from a file or as JSON from the environment."""
+def _row(section: str, name: str, value: Any, where: str) -> Value:
+    """One row of a table: a whole one, from a file or as JSON from the environment."""
     import json
 
     from msgspec import ValidationError, convert
 
+    kind, hint = TABLES[section]
     try:
         given = json.loads(value.text) if isinstance(value, _FromText) else value
     except ValueError as error:
         raise InvalidConfig(f"setting {name} from {where} is not JSON: {error}") from None
     if isinstance(given, dict):
         for key in given:
-            if key not in Agent.__types__:
+            if key not in kind.__types__:
                 raise _unknown(name, key, where)
     try:
-        return convert(given, Agent)
+        row = convert(given, kind)
     except ValidationError as error:
-        raise InvalidConfig(
-            f"setting {name} from {where} is wrong: {error}", hint='as in {command: [mine, "{prompt}"]}'
-        ) from None
+        raise InvalidConfig(f"setting {name} from {where} is wrong: {error}", hint=hint) from None
+    if isinstance(row, Webhook) and not (row.url.startswith(("https://", "http://")) and row.secret):
+        raise InvalidConfig(f"setting {name} from {where} wants an http address and a secret", hint=hint)
+    return row
 
 
 def _unknown(section: str, key: str, where: str) -> InvalidConfig:
     from difflib import get_close_matches
 
     every = [f"{name}.{field}" for name, cls in SECTIONS.items() for field in cls.__types__]
-    every += [f"{section}.{field}" for field in Agent.__types__]
+    table = TABLES.get(str(section).partition(".")[0])
+    every += [f"{section}.{field}" for field in table[0].__types__] if table else []
     near = get_close_matches(f"{section}.{key}", every, n=1)
     return InvalidConfig(
         f"unknown setting {section}.{key} in {where}",

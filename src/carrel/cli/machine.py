@@ -94,7 +94,7 @@ def _config_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _config(door: Door, args: argparse.Namespace) -> None:
-    from carrel.settings import SECTIONS
+    from carrel.settings import SECTIONS, TABLES
 
     settings = door.settings
     document: dict[str, dict[str, object]] = {}
@@ -103,10 +103,11 @@ def _config(door: Door, args: argparse.Namespace) -> None:
             origin = settings.origin(section, key)
             shown = {"value": value, "origin": origin} if args.origin else value
             document.setdefault(section, {})[key] = shown
-    for name, agent in settings.agents.items():
-        row = agent.as_dict()
-        origin = settings.origin("agents", name)
-        document.setdefault("agents", {})[name] = {"value": row, "origin": origin} if args.origin else row
+    for section in TABLES:
+        for name, each in getattr(settings, section).items():
+            row = {key: "…" if key == "secret" else value for key, value in each.as_dict().items()}
+            origin = settings.origin(section, name)
+            document.setdefault(section, {})[name] = {"value": row, "origin": origin} if args.origin else row
     if door.is_json:
         door.print(document)
         return

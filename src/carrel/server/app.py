@@ -10,11 +10,21 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 
 from carrel import __version__
-from carrel.server import routes_files, routes_log, routes_machine, routes_runs, routes_states, routes_workspaces
-from carrel.server.errors import handle_errors
+from carrel.server import (
+    routes_files,
+    routes_log,
+    routes_machine,
+    routes_policy,
+    routes_runs,
+    routes_states,
+    routes_workspaces,
+)
+from carrel.server.errors import error_schemas, handle_errors
 from carrel.server.front import Front
 from carrel.server.guard import Guard
+from carrel.server.metrics import Metrics
 from carrel.server.streams import Hub, Tails
+from carrel.server.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from carrel.local import Local
@@ -25,6 +35,7 @@ ROUTERS = (
     routes_files.router,
     routes_runs.router,
     routes_states.router,
+    routes_policy.router,
     routes_log.router,
     routes_machine.router,
 )
@@ -33,6 +44,7 @@ _TAGS = [
     {"name": "files", "description": "Files of a workspace, as its agent sees them."},
     {"name": "runs", "description": "Commands in a workspace."},
     {"name": "states", "description": "Snapshots, diff, apply, fork."},
+    {"name": "approvals", "description": "What agents may do, and what they ask for."},
     {"name": "events", "description": "What happened."},
     {"name": "machine", "description": "The home and the machine it is on."},
 ]
@@ -50,6 +62,7 @@ class App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         if not self.openapi_schema:
             document = super().openapi()
+            document["components"]["schemas"].update(error_schemas())
             schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
             schemes["token"] = {"type": "http", "scheme": "bearer"}
             document["security"] = [{"token": []}]
@@ -71,7 +84,7 @@ def make_app(workspaces: Local, settings: Settings, hosts: frozenset[str]) -> Ap
             yield
         finally:
             front.stop()
-            await asyncio.to_thread(front.hub.join)
+            await asyncio.to_thread(front.join)
 
     app = App(
         title="Carrel",
@@ -85,9 +98,10 @@ def make_app(workspaces: Local, settings: Settings, hosts: frozenset[str]) -> Ap
     )
     app.front = app.state.front = front
     front.hub, front.tails = Hub(front), Tails(front)
+    front.webhooks, front.metrics = Webhooks(front), Metrics(front)
     handle_errors(app)
-    for router in ROUTERS:
-        app.include_router(router)
+    for router in ROUTERS:  # as they are: including them would build every route anew for each application
+        app.router.routes.extend(router.routes)
     return app
 
 

@@ -222,3 +222,34 @@ class KeptCommand(Body):
     network: Annotated[str, Field(max_length=10_000)] | None = None
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 600
     environment: dict[str, Text] = Field({})
+
+
+class Decide(Body):
+    """A decision."""
+
+    decision: Literal["grant", "deny"]
+    comment: Annotated[str, Field(max_length=10_000)] = ""
+
+
+class DecideAll(Decide):
+    """A decision about every open request of a kind."""
+
+    workspace_id: Annotated[str, Field(min_length=1, max_length=401)] | None = None
+    run: Name | None = None
+    operations: list[Name] = Field([], max_length=100)
+    paths: list[Path] = Field([], max_length=1000)
+    also_later: bool = Field(False, description="let what follows there go through too")
+
+
+class NewPolicy(Body):
+    """A policy, or what differs from the present one."""
+
+    policy: Name | dict[str, Any] = Field(examples=["careful"])
+    reason: Annotated[str, Field(max_length=1000)] = ""
+
+
+class NewArchive(Body):
+    """Where an archive goes: a file or directory of the server's machine, or an `s3://` URL."""
+
+    to: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    replace: bool = False

@@ -53,9 +53,17 @@ _MEANINGS = {
     504: "It took longer than allowed.",
     507: "The disk is full.",
 }
+# By reference: a model for each status of each route would take seconds to build.
+_SHAPE = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorBody, "description": meaning} for status, meaning in _MEANINGS.items()
+    status: {"description": meaning, "content": _SHAPE} for status, meaning in _MEANINGS.items()
 }
+
+
+def error_schemas() -> dict[str, Any]:
+    """What the references lead to."""
+    whole = ErrorBody.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {**whole.pop("$defs"), "ErrorBody": whole}
 
 
 def body_of(front: Front, error: CarrelError) -> bytes:

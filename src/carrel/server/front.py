@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import threading
 import time
@@ -13,16 +14,23 @@ from urllib.parse import unquote
 from fastapi import Depends, Request
 
 from carrel.calls import run_of
-from carrel.errors import Forbidden, WorkspaceNotFound
+from carrel.errors import CarrelError, Forbidden, WorkspaceNotFound
 from carrel.model.names import format_id, parse_id
 from carrel.model.token import Bearer
+from carrel.server.journal import note
 
 if TYPE_CHECKING:
     from carrel.local import Local
+    from carrel.server.metrics import Metrics
     from carrel.server.streams import Hub, Tails
+    from carrel.server.webhooks import Webhooks
     from carrel.settings import Settings
 else:
     Local = object  # FastAPI looks at annotations while it runs; the class itself is for the type checker
+
+
+MAX_WAIT_SECONDS = 60
+FIRST_SWEEP_SECONDS = 60.0  # after the start
 
 
 class Front:
@@ -35,15 +43,36 @@ class Front:
         self.origins = frozenset(f"{scheme}://{host}" for host in hosts for scheme in ("http", "https"))
         self.stopping = threading.Event()
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.hub: Hub  # these two are given by the application
+        self.hub: Hub  # these are given by the application
         self.tails: Tails
+        self.webhooks: Webhooks
+        self.metrics: Metrics
         self._hidden = _host_paths(workspaces)
+        self._keeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
 
     def start(self) -> None:
         """Begin to serve, on the running loop."""
         self.hub.start()
         for call in self.workspaces.left_calls():  # accepted by a server that died
             self.workspaces.start_call(call.call_id)
+        self.webhooks.start()
+        self._keeper.start()
+
+    def _keep_house(self) -> None:
+        """Sweep when the settings want it."""
+        pause: float | None = FIRST_SWEEP_SECONDS
+        while not self.stopping.wait(pause):
+            try:
+                pause = self.workspaces.sweep_if_due()
+            except CarrelError as error:
+                note("sweep", message=error.message)
+                pause = FIRST_SWEEP_SECONDS
+
+    def join(self) -> None:
+        """Return when no thread of ours reads the log any more, so that it can be closed."""
+        self.hub.join()
+        self.webhooks.join()
+        self._keeper.join(2.0)  # a sweep goes on where it was left
 
     def stop(self) -> None:
         """End every stream."""
@@ -106,8 +135,15 @@ def verbs_of(request: Request) -> Local:
         correlation_id=unquote(headers.get("x-correlation-id") or "") or request.scope["state"]["request_id"],
         causation_id=unquote(headers.get("x-causation-id") or ""),
         agent_of=agent_of,
+        wait_seconds=preferred_wait(headers.get("prefer")),
         run_id=run_of(bearer.actor_id),
     )
+
+
+def preferred_wait(prefer: str | None) -> float:
+    """How long the caller wants to wait for an approval: `Prefer: wait=N`, in seconds."""
+    found = re.search(r"(?:^|,)\s*wait\s*=\s*(\d{1,9})\s*(?:,|;|$)", prefer or "")
+    return float(min(int(found.group(1)), MAX_WAIT_SECONDS)) if found else 0.0
 
 
 def owner_only(request: Request) -> None:

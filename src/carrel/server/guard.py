@@ -156,6 +156,7 @@ class _Reply:
     def finish(self) -> None:
         """Count the request, and write it down if that is wanted."""
         seconds = time.perf_counter() - self._began
+        self._front.metrics.count(self._scope, self._status, seconds)
         if self._front.settings.server.log_requests:
             scope = self._scope
             bearer = scope["state"].get("bearer")

@@ -18,6 +18,7 @@ from carrel.model.edit import Edit
 from carrel.model.value import Value
 from carrel.server.bodies import Edits, Move, NewDirectory
 from carrel.server.front import Verbs, WorkspaceId
+from carrel.server.guard import BODY_SECONDS
 from carrel.server.routing import WORKSPACE, failing, make_router
 from carrel.server.streams import Paced, in_threads
 from carrel.server.wire import answer
@@ -230,7 +231,11 @@ class _Upload:
 
     def __iter__(self) -> Iterator[bytes]:
         while True:
-            piece = asyncio.run_coroutine_threadsafe(_next(self._pieces), self._loop).result()
+            asked = asyncio.run_coroutine_threadsafe(_next(self._pieces), self._loop)
+            try:
+                piece = asked.result(BODY_SECONDS + 10)
+            except TimeoutError:  # the loop has ended
+                raise TooSlow("the body did not arrive in time") from None
             if piece is None:
                 return
             self._got += len(piece)

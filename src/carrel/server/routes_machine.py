@@ -11,7 +11,7 @@ from carrel.answers import Finding, Folder, Message, Probe, RecentFolder, Snapsh
 from carrel.errors import Forbidden
 from carrel.model.value import Value
 from carrel.server.bodies import ChosenFolder, NewMessage, NewSnapshot, NewTemplate, NewToken, Repair, Restore
-from carrel.server.front import OWNER, Asker, Verbs, WorkspaceId
+from carrel.server.front import OWNER, Asker, Here, Verbs, WorkspaceId
 from carrel.server.once import AskedOnce, reply
 from carrel.server.routes_states import RestoreDone, list_snapshots, restore_snapshot, take_snapshot
 from carrel.server.routes_workspaces import get_workspace
@@ -46,6 +46,17 @@ class TokenMade(Value):
 async def healthz() -> Response:
     """Whether the server answers."""
     return answer(Health(status="ok"))
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"description": "As Prometheus reads it.", "content": {"text/plain": {}}}, **failing()},
+    dependencies=OWNER,
+)
+def metrics(front: Here) -> Response:
+    """Workspaces, runs, events, requests and their times, disk."""
+    return Response(front.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/api/doctor", response_model=list[Probe], responses=failing(), dependencies=OWNER)

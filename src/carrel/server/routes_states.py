@@ -7,12 +7,24 @@ from typing import Annotated, Any
 from fastapi import Query
 from starlette.responses import Response
 
-from carrel.answers import Applied, Candidate, Change, Diff, Operation, Restored, Snapshot, Turn, Workspace
+from carrel.answers import (
+    Applied,
+    Archived,
+    Candidate,
+    Change,
+    Diff,
+    KnownArchive,
+    Operation,
+    Restored,
+    Snapshot,
+    Turn,
+    Workspace,
+)
 from carrel.errors import OperationNotFound
 from carrel.model.call import Call
 from carrel.model.token import Bearer
 from carrel.model.value import Value
-from carrel.server.bodies import Apply, BringBack, Fork, NewSnapshot, Restore, Sweep, Undo
+from carrel.server.bodies import Apply, BringBack, Fork, NewArchive, NewSnapshot, Restore, Sweep, Undo
 from carrel.server.bodies import Turn as NewTurn
 from carrel.server.front import OWNER, Asker, Verbs, WorkspaceId
 from carrel.server.once import ACCEPTED, AskedOnce, Running, reply, shown
@@ -94,7 +106,6 @@ def status(verbs: Verbs, id: WorkspaceId) -> Response:
     f"{WORKSPACE}/apply",
     response_model=Applied,
     responses={**ACCEPTED, **failing(404, 409, 502, 507)},
-    dependencies=OWNER,
 )
 def apply_changes(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: Apply) -> Response:
     """Give changes back to the origin, all or nothing."""
@@ -111,6 +122,24 @@ def apply_changes(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: Apply) -
 def fork_workspace(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: Fork) -> Response:
     """Copy-on-write copies, whatever the size."""
     return reply(once.do(verbs, "fork", id, {"id": id, **body.model_dump()}, detachable=True), 201)
+
+
+@router.post(
+    f"{WORKSPACE}/archive",
+    status_code=201,
+    response_model=Archived,
+    responses={**ACCEPTED, **failing(404, 409, 502, 507)},
+    dependencies=OWNER,
+)
+def archive(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: NewArchive) -> Response:
+    """Write a workspace with its states and history into one file."""
+    return reply(once.do(verbs, "archive", id, {"id": id, **body.model_dump()}, detachable=True), 201)
+
+
+@router.get("/api/archives", response_model=list[KnownArchive], responses=failing(), dependencies=OWNER)
+def archives(verbs: Verbs) -> Response:
+    """The archives that were written from here and still are where they were written to."""
+    return answer(verbs.archives())
 
 
 # -- taking back -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -11,8 +12,11 @@ from fastapi.routing import APIRoute
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
-from carrel.errors import BadRequest
+from carrel.errors import BadRequest, TooLarge
 from carrel.server.errors import RESPONSES
+
+LARGE_BODY = 64 << 10
+MAX_KEYS = 1000
 
 
 class _Rest(Convertor[str]):
@@ -44,9 +48,23 @@ class StrictRoute(APIRoute):
                     "the query has a key that this address does not know",
                     hint=f"it knows {', '.join(sorted(known))}" if known else "it knows none",
                 )
+            await _refuse_many_keys(request)
             return await handle(request)
 
         return strict
+
+
+async def _refuse_many_keys(request: Request) -> None:
+    """Refuse a large body with more keys than anything here has, before a complaint is made about each of them."""
+    if request.headers.get("content-type", "").startswith("application/json"):
+        body = await request.body()
+        if len(body) > LARGE_BODY and body.count(b":") > MAX_KEYS:
+            try:
+                found = json.loads(body)
+            except (ValueError, RecursionError):
+                raise BadRequest("the body is not JSON") from None
+            if isinstance(found, dict) and len(found) > MAX_KEYS:
+                raise TooLarge(f"the body has {len(found)} keys")
 
 
 def _query_keys(dependant: Dependant) -> Iterator[str]:

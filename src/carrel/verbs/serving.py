@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 
 from carrel.errors import from_os
+from carrel.model.names import directory_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +37,40 @@ def find_server(home: Home) -> str | None:
     found = _read(home)
     url, pid = found.get("url"), found.get("pid")
     return url if isinstance(url, str) and isinstance(pid, int) and os.path.exists(f"/proc/{pid}") else None
+
+
+def find_cursor(home: Home, name: str) -> int | None:
+    """How far a listener of this name has come in the log, or None."""
+    try:
+        with open(_cursor_path(home, name), encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def keep_cursor(home: Home, name: str, position: int) -> None:
+    """Write down how far a listener has come, so that it stays so through a power cut."""
+    path = _cursor_path(home, name)
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(f"{path}.new", "w", encoding="ascii") as file:
+            file.write(str(position))
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(f"{path}.new", path)
+    except OSError as error:
+        raise from_os(error, f"the place of {name} in the log") from error
+
+
+def disk(home: Home) -> tuple[int, int]:
+    """Free and all bytes of the disk that workspaces are on."""
+    path = home.workspaces_path if os.path.isdir(home.workspaces_path) else home.path
+    stats = os.statvfs(path)
+    return stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize
+
+
+def _cursor_path(home: Home, name: str) -> str:
+    return f"{home.path}/cursors/{directory_name(name)}"
 
 
 def _path(home: Home) -> str:

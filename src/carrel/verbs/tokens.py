@@ -142,7 +142,7 @@ def _random() -> str:
 
 
 def _timestamp(at: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime(at))
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at))}.{int(at % 1 * 1e6):06d}Z"
 
 
 # -- the owner's file --------------------------------------------------------------------------------------------------

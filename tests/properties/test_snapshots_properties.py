@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -93,6 +94,28 @@ def rewrite_in_place(work: Path, path: str) -> None:
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
+def join(work: Path, path: str, other: str) -> None:
+    """Another name for a file, if there is one."""
+    file = work / path
+    if file.is_symlink() or not file.is_file() or any(above.is_symlink() for above in file.parents):
+        return
+    if not (path + "/").startswith(other + "/") and not (other + "/").startswith(path + "/"):
+        _clear(work / other)
+        if file.is_file():  # it was not below what had to go
+            os.link(file, work / other)
+
+
+def names_of_files(work: Path) -> set[tuple[str, ...]]:
+    """The names of every file that has several."""
+    found: dict[int, list[str]] = {}
+    for folder, _, files in os.walk(work):
+        for name in files:
+            status = os.lstat(os.path.join(folder, name))
+            if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
+                found.setdefault(status.st_ino, []).append(os.path.relpath(os.path.join(folder, name), work))
+    return {tuple(sorted(names)) for names in found.values() if len(names) > 1}
+
+
 edit = st.one_of(
     st.builds(lambda p, c, m: lambda work: write(work, p, c, m), paths, contents, modes),
     st.builds(lambda p, t: lambda work: link(work, p, t), paths, names),
@@ -101,18 +124,21 @@ edit = st.one_of(
     st.builds(lambda p, w: lambda work: touch(work, p, w), paths, st.integers(0, 2**61)),
     st.builds(lambda p: lambda work: rewrite_in_place(work, p), paths),
 )
+# Which names of a layer below lead to one file is not in a snapshot of what lies on it.
+own_edit = edit | st.builds(lambda p, o: lambda work: join(work, p, o), paths, paths)
 step = st.one_of(
-    st.tuples(st.just("edit"), st.lists(edit, min_size=1, max_size=6)),
+    st.tuples(st.just("edit"), st.lists(own_edit, min_size=1, max_size=6)),
     st.tuples(st.just("take"), st.none()),
     st.tuples(st.just("restore"), st.integers(0, 5)),
     st.tuples(st.just("path"), paths),
 )
 Step = tuple[str, object]
+Names = set[tuple[str, ...]]
 
 
 def play(desk: Desk, steps: list[Step]) -> int:
     """Do the steps; after each restore the directory has to be what it was, and at the end every snapshot too."""
-    kept: list[tuple[str, Description]] = [(desk.base, describe(desk.work))]
+    kept: list[tuple[str, Description, Names]] = [(desk.base, describe(desk.work), names_of_files(desk.work))]
     count = 0
     for what, detail in steps:
         count += 1
@@ -122,25 +148,27 @@ def play(desk: Desk, steps: list[Step]) -> int:
                 call: Callable[[Path], None] = change
                 call(desk.work)
         elif what == "take":
-            kept.append((desk.take().root, describe(desk.work)))
+            kept.append((desk.take().root, describe(desk.work), names_of_files(desk.work)))
         elif what == "restore":
             assert isinstance(detail, int)
-            root, state = kept[detail % len(kept)]
+            root, state, twins = kept[detail % len(kept)]
             desk.restore(root)
             assert describe(desk.work) == state
+            assert names_of_files(desk.work) == twins
         else:
             assert isinstance(detail, str)
-            root, state = kept[-1]
+            root, state, _ = kept[-1]
             desk.restore(root, [f"work/{detail}"])
             now = describe(desk.work)
             inside = {name for name in now.keys() | state.keys() if (name + "/").startswith(detail + "/")}
             assert {name: now.get(name) for name in inside} == {name: state.get(name) for name in inside}
-    roots = [root for root, _ in kept]
+    roots = [root for root, _, _ in kept]
     collect(desk.store, lambda: roots)
     assert verify(desk.store, [root for root in roots if len(root) == 64]) == []
-    for root, state in kept:
+    for root, state, twins in kept:
         desk.restore(root)
         assert describe(desk.work) == state
+        assert names_of_files(desk.work) == twins
     return count
 
 

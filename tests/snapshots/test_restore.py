@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -260,3 +261,74 @@ def test_a_real_project_after_a_real_build_comes_back(desk: Desk) -> None:
         path.write_text("overwritten")
     desk.restore(taken.root)
     assert describe(desk.root) == before
+
+
+# -- names of one file ---------------------------------------------------------------------------------------------
+
+
+def _names(desk: Desk) -> dict[str, list[str]]:
+    """The names of each file, by its first one."""
+    by_inode: dict[int, list[str]] = {}
+    for path in sorted(desk.work.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            by_inode.setdefault(path.stat().st_ino, []).append(str(path.relative_to(desk.work)))
+    return {names[0]: names for names in by_inode.values() if names[0].startswith("twins")}
+
+
+def _link_up(desk: Desk) -> None:
+    desk.write("twins/a", "shared\n")
+    (desk.work / "twins/sub").mkdir()
+    os.link(desk.work / "twins/a", desk.work / "twins/sub/b")
+    os.link(desk.work / "twins/a", desk.work / "twins/z")
+    desk.write("twins/alone", "shared\n")
+
+
+def _drop_all(desk: Desk) -> None:
+    shutil.rmtree(desk.work / "twins")
+
+
+def _drop_first(desk: Desk) -> None:
+    (desk.work / "twins/a").unlink()
+
+
+def _write_through(desk: Desk) -> None:
+    with open(desk.work / "twins/z", "a") as file:
+        file.write("more\n")
+
+
+def _separate(desk: Desk) -> None:
+    status = (desk.work / "twins/z").stat()
+    (desk.work / "twins/z").unlink()
+    desk.write("twins/z", "shared\n")
+    os.utime(desk.work / "twins/z", ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _join_another(desk: Desk) -> None:
+    (desk.work / "twins/alone").unlink()
+    os.link(desk.work / "twins/a", desk.work / "twins/alone")
+
+
+@pytest.mark.parametrize("spoil", [_drop_all, _drop_first, _write_through, _separate, _join_another])
+def test_names_of_one_file_are_that_again(any_desk: Desk, spoil: Callable[[Desk], None]) -> None:
+    desk = any_desk
+    _link_up(desk)
+    taken = desk.take()
+    before, names = describe(desk.work), _names(desk)
+    assert names["twins/a"] == ["twins/a", "twins/sub/b", "twins/z"]
+    spoil(desk)
+    desk.restore(taken.root)
+    assert describe(desk.work) == before
+    assert _names(desk) == names
+    assert desk.restore(taken.root).written == 0
+    assert desk.take().root == desk.take(cached=False).root
+
+
+def test_a_name_outside_the_workspace_is_not_joined(desk: Desk, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("mine\n")
+    os.link(outside, desk.work / "inside")
+    taken = desk.take()
+    (desk.work / "inside").unlink()
+    desk.restore(taken.root)
+    assert (desk.work / "inside").read_text() == "mine\n"
+    assert outside.stat().st_nlink == 1

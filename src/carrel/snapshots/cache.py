@@ -31,7 +31,7 @@ TICK_NS = 20_000_000  # the coarse clock that stamps files ticks every 1 to 10 m
 
 # marshal loads 50,000 files in a few milliseconds. Its format belongs to the Python version, and damaged bytes may
 # crash it: hence both are checked. The file lies in the home, where no agent writes.
-_MAGIC = b"carrel-stat-3 %d " % marshal.version
+_MAGIC = b"carrel-stat-4 %d " % marshal.version
 
 
 def pack_sights(sights: list[Sight]) -> bytes:

@@ -35,6 +35,7 @@ _GAPS = 8  # dir: has something left out below
 _XATTRS = 16
 _OVER = 32  # dir: lies on a stack
 _WAS = 64  # file, whiteout: the layer below had this content when it was first seen
+_TWIN = 128  # file: another name of one that was seen before
 
 _HEAD = Struct("!cBHqQ32sH")  # kind, flags, mode, mtime, size, digest, length of the name
 _SHORT = Struct("!H")
@@ -50,7 +51,20 @@ class Entry:
     An entry that comes from a layer on the disk has `disk` set, and its digest and xattrs are read when asked for.
     """
 
-    __slots__ = ("digest", "disk", "flags", "kind", "mode", "mtime_ns", "over", "size", "target", "was", "xattrs")
+    __slots__ = (
+        "digest",
+        "disk",
+        "flags",
+        "kind",
+        "mode",
+        "mtime_ns",
+        "over",
+        "size",
+        "target",
+        "twin",
+        "was",
+        "xattrs",
+    )
 
     def __init__(
         self,
@@ -64,6 +78,7 @@ class Entry:
         flags: int = 0,
         over: str = "",
         was: bytes = b"",
+        twin: str = "",
         disk: tuple[DiskDir, str] | None = None,
     ) -> None:
         self.kind = kind
@@ -76,6 +91,7 @@ class Entry:
         self.flags = flags
         self.over = over
         self.was = was
+        self.twin = twin  # the first path, such as `work/a`, that leads to the same inode; nothing on that one itself
         self.disk = disk
 
     @property
@@ -125,6 +141,10 @@ def encode_entry(name: str, entry: Entry) -> bytes:
     if entry.was:
         bits |= _WAS
         tail += entry.was
+    if entry.twin:
+        bits |= _TWIN
+        twin = os.fsencode(entry.twin)
+        tail += _LONG.pack(len(twin)) + twin
     head = _HEAD.pack(entry.kind.encode(), bits, entry.mode, entry.mtime_ns, entry.size, entry.digest, len(raw))
     return head + raw + tail
 
@@ -170,6 +190,10 @@ def decode_tree(data: bytes) -> dict[str, Entry]:
         if bits & _WAS:
             entry.was = data[at : at + 32]
             at += 32
+        if bits & _TWIN:
+            (length,) = _LONG.unpack_from(data, at)
+            entry.twin = decode(data[at + 4 : at + 4 + length])
+            at += 4 + length
     return entries
 
 

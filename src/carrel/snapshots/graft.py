@@ -150,7 +150,9 @@ class _Graft:
             return Entry(entry.kind, entry.mode, entry.mtime_ns, entry.size, target=entry.target)
         digest = bytes.fromhex(keep(self._writer, tree, entry))
         kept = flags(sparse=entry.sparse, torn=entry.torn)
-        return Entry(FILE, entry.mode, entry.mtime_ns, entry.size, digest, xattrs=tree.xattrs(entry), flags=kept)
+        found = Entry(FILE, entry.mode, entry.mtime_ns, entry.size, digest, xattrs=tree.xattrs(entry), flags=kept)
+        found.twin = entry.twin
+        return found
 
 
 class _Hidden(Exception):

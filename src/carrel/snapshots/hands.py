@@ -104,6 +104,32 @@ class Hands:
             _unlink(temporary, parent)
             raise
 
+    def join(self, path: str, name_too: str, *, size: int, mtime_ns: int, mode: int) -> bool:
+        """Make another name for the file at a path, if that is a file as described; else change nothing."""
+        try:
+            handle = self._handle(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        with handle as fd:
+            status = os.fstat(fd)
+            found = (stat.S_ISREG(status.st_mode), status.st_size, status.st_mtime_ns, status.st_mode & 0o1777)
+            if found != (True, size, mtime_ns, mode & 0o1777):
+                return False
+            parent, name = self.parent(name_too)
+            temporary = TEMPORARY + os.urandom(8).hex()
+            try:
+                # The magic link leads to the inode that we hold, whatever stands at the path by now.
+                os.link(f"/proc/self/fd/{fd}", temporary, dst_dir_fd=parent, follow_symlinks=True)
+            except OSError as error:
+                if error.errno in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP):
+                    return False  # a disk without hard links, or one too many: two files, then
+                raise
+            try:
+                os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+            finally:
+                _unlink(temporary, parent)  # renaming one name of a file over another of it leaves both
+        return True
+
     def make_folder(self, path: str) -> None:
         """Make a directory for us to fill; its mode comes last. One that is there already will do."""
         parent, name = self.parent(path)

@@ -141,6 +141,7 @@ class _Restore:
         self._stirred: set[str] = set()  # directories whose time moved
         self._there: set[str] = set()  # directories that exist by now
         self._blocked: set[str] = set()  # held by something that no snapshot has
+        self._twins: list[tuple[str, Entry | None, Entry]] = []  # names of a file that has others
 
     def run(self, deltas: list[Delta]) -> None:
         """Do it. Raises OSError."""
@@ -258,8 +259,25 @@ class _Restore:
                     hands.make_folder(path)
                     self._there.add(delta.path)
                     self._stir(delta.path)
+            elif new.twin:
+                self._twins.append((delta.path, old, new))
             elif self._put(hands, path, old, new):
                 self._stir(delta.path)
+        for where, old, new in self._twins:  # when the first name of each is in place
+            hands, path = self._hands(where)
+            if self._join(hands, where, new) or self._put(hands, path, old, new):
+                self._stir(where)
+
+    def _join(self, hands: Hands, where: str, new: Entry) -> bool:
+        """Make it another name of its file again; False if the first name does not lead to that file now."""
+        first = self._target.find(new.twin)
+        part, rest = new.twin.partition("/")[::2]
+        if first is None or first.kind != FILE or first.digest != new.digest or part != where.partition("/")[0]:
+            return False
+        if not hands.join(rest, where.partition("/")[2], size=new.size, mtime_ns=new.mtime_ns, mode=new.mode):
+            return False
+        self._counts.written += 1
+        return True
 
     def _make_above(self, path: str) -> None:
         """Make the directories above a chosen path that are gone, in place of whatever stands there now."""

@@ -481,7 +481,9 @@ class Delta:
 
 
 def compare(old: Tree, new: Tree, paths: Iterable[str] | None = None, *, times: bool = False) -> Iterator[Delta]:
-    """Every path at which two states differ, parents before children; with `times`, also where only the mtime does.
+    """Every path at which two states differ, parents before children.
+
+    With `times`, also where only the mtime does, or which names lead to one file.
 
     A directory that is in one state only is given with everything below it. `paths` limits it to these and below.
     """
@@ -547,5 +549,7 @@ def is_different(old: Tree, before: Entry | None, new: Tree, after: Entry | None
     if before.mode != after.mode or (times and before.mtime_ns != after.mtime_ns):
         return True
     if before.kind == FILE and (before.size != after.size or old.digest(before) != new.digest(after)):
+        return True
+    if times and before.twin != after.twin:
         return True
     return old.xattrs(before) != new.xattrs(after)

@@ -135,6 +135,7 @@ class Walk:
         self._entries = 0
         self._stack: list[_Frame] = []
         self._held = 0
+        self._inodes: dict[tuple[int, int], str] = {}  # of files with several names: the first path
         self.directories: Directories = {}
         self.is_new = False  # something is to be remembered that was not known
 
@@ -321,25 +322,26 @@ class Walk:
         before: dict[str, Sight] = {sight[0]: sight for sight in marshal.loads(old[5])} if old is not None else {}
         encoded: dict[str, bytes] = marshal.loads(old[6]) if old is not None else {}
         known = frame.known = {}
-        seen: list[Sight] = []
+        seen: dict[str, Sight] = {}
         room = self._limits.max_entries - (self._entries - len(sights))
-        for sight in sights:
+        for sight in sorted(sights):  # which of several names of a file is the first must not depend on the disk
             name = sight[0]
             if before.get(name) == sight and (self._trust_objects or self._still_kept(encoded[name])):
                 known[name] = encoded[name]
                 if sight[5] & 0o170000 == stat.S_IFREG:
                     frame.files += 1
                     frame.size += sight[4]
-                seen.append(sight)
+                seen[name] = sight
             elif len(known) < room:
-                seen.append(self._look(frame, known, name, encoded.get(name, b"")))
+                seen[name] = self._look(frame, known, name, encoded.get(name, b""))
             else:
                 frame.gaps |= flags(gaps=True)
                 known[name] = encode_entry(name, Entry(LEFT_OUT, stat.S_IFREG >> 12, target="many"))
-                seen.append(never(name))
+                seen[name] = never(name)
                 break
         frame.own = (frame.files, frame.size)
-        frame.seen = pack_sights(seen)
+        # In the order of the disk, which stays while nothing changes.
+        frame.seen = pack_sights([seen[name] for name, *_ in sights if name in seen])
 
     def _still_kept(self, encoded: bytes) -> bool:
         (entry,) = decode_tree(encoded).values()
@@ -363,6 +365,11 @@ class Walk:
         now = time.time_ns()
         try:
             entry, status = self._read(frame.fd, name, os.stat(name, dir_fd=frame.fd, follow_symlinks=False))
+            if status.st_nlink > 1 and entry.kind == FILE:
+                # A name that comes or goes moves the ctime that all of them share: they are read in one walk.
+                path = f"{frame.path}/{name}"
+                first = self._inodes.setdefault((status.st_dev, status.st_ino), path)
+                entry.twin = first if first != path else ""
         except _IsFolder:
             frame.pending.append(name)
             return never(name)

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -314,6 +314,33 @@ def test_an_origin_without_room_is_left_as_it_was(workspaces: Local, tmp_path: P
         assert read(origin) == before
         workspaces.destroy(desk.id, force=True)
         workspaces.verify()
+
+
+def test_an_undo_without_room_leaves_what_was_applied(workspaces: Local, tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "small", "3m") as small:
+        origin = make_origin(small / "origin")
+        write(origin, {"large.bin": "z" * 300_000})
+        desk = make_desk(workspaces, origin)
+        before = read(origin)
+        write(Path(desk.path, "work"), {"large.bin": "small now\n"})
+        workspaces.apply(desk.id)
+        applied = read(origin)
+        with open(small / "filler", "wb", buffering=0) as filler, suppress(OSError):
+            while filler.write(bytes(4096)):
+                pass
+        with pytest.raises(DiskFull) as caught:
+            workspaces.undo()
+        assert caught.value.hint
+        assert read(origin) == applied
+        assert workspaces.get(desk.id).state == "ready"
+        assert unapplied(workspaces) == []
+        os.unlink(small / "filler")
+        operation, _ = workspaces.undo()
+        assert read(origin) == before
+        workspaces.undo(workspaces.operations()[0].operation_id)
+        assert read(origin) == applied
+        assert operation.kind == "apply"
+        workspaces.destroy(desk.id, force=True)
 
 
 # -- some places of a file ---------------------------------------------------------------------------------------------

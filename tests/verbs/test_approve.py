@@ -117,7 +117,10 @@ def test_content_that_changes_after_the_decision_is_not_touched(workspaces: Loca
     found = asked(workspaces, lambda: agent.delete_file(desk, "work/a.py"))
     workspaces.approve(found.id)
     workspaces.write_file(desk, "work/a.py", "precious\n")
-    assert asked(workspaces, lambda: agent.delete_file(desk, "work/a.py")).id != found.id
+    again = asked(workspaces, lambda: agent.delete_file(desk, "work/a.py"))
+    assert again.id != found.id
+    assert workspaces.get_approval(found.id).state == "voided"
+    assert [each.id for each in workspaces.approvals()] == [again.id]  # nobody is asked about what is no more
     assert workspaces.read_file(desk, "work/a.py") == b"precious\n"
 
 

@@ -299,7 +299,8 @@ def test_a_changed_policy_is_an_event_and_holds_at_once(workspaces: Local, agent
     with pytest.raises(PolicyDenied):
         agent.write_file(desk, "work/new", "x")
     (event,) = workspaces.events(types=["policy_changed"])
-    assert event.event_data["reason"] == "enough"
+    assert event.event_data["comment"] == "enough"
+    assert workspaces.get(desk).reason == ""
     workspaces.verify().check()
 
 

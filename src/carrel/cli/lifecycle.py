@@ -239,6 +239,8 @@ def details(workspace: Workspace, changed: int | None = 0) -> str:
         ("uid", workspace.uid),
         ("changes", _not_applied(workspace, changed)),
     ]
+    if workspace.policy:
+        facts.append(("policy", _policy_in_short(workspace.policy)))
     if workspace.pinned:
         facts.append(("pinned", "no sweep takes it"))
     if workspace.reason:
@@ -248,6 +250,12 @@ def details(workspace: Workspace, changed: int | None = 0) -> str:
     facts += [("note", note) for note in (notes if isinstance(notes, list) else [])]
     width = max(len(name) for name, _ in facts)
     return "\n".join(f"{style(name.ljust(width), '2')}  {printable(str(value))}" for name, value in facts)
+
+
+def _policy_in_short(policy: dict[str, object]) -> str:
+    rules = policy.get("rules")
+    count = len(rules) if isinstance(rules, list) else 0
+    return f"{policy.get('preset') or 'its own'}, {count} rule{'' if count == 1 else 's'}; aw policy show tells more"
 
 
 def _not_applied(workspace: Workspace, changed: int | None) -> str:

@@ -42,10 +42,12 @@ def _ops(door: Door, _: argparse.Namespace) -> None:
             operation.kind,
             _state(operation),
             _some(operation.workspaces),
+            _some(operation.places),
         )
         for operation in operations
     ]
-    door.print(operations, table(("OPERATION", "WHEN (UTC)", "KIND", "STATE", "WORKSPACES"), rows) if rows else None)
+    headers = ("OPERATION", "WHEN (UTC)", "KIND", "STATE", "WORKSPACES", "PATHS")
+    door.print(operations, table(headers, rows) if rows else None)
 
 
 def _state(operation: Operation) -> str:

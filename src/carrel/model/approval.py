@@ -6,7 +6,8 @@
      └──> expired | voided
 
 An approval is good for exactly what was asked, once: the operation, the place, and the content before and after, by
-their digests. All of that together is its key. Only one open or granted approval has a key: who asks the same joins.
+their digests. What is wanted of all that is its key, and only one open or granted approval has it: who asks the same
+joins, and who asks it of another content than that approval is about finds it void.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Request(Value):
     size: int = 0  # of what shall be there, or of what goes
 
     def key(self, uid: str) -> str:
-        """What makes it the same request: everything but how it is shown."""
-        parts = (uid, self.operation, self.place, self.to, self.digest_before, self.digest_after)
+        """What makes it the same wish, whatever is there by now."""
+        parts = (uid, self.operation, self.place, self.to, self.digest_after)
         return sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()[:32]
 
 

@@ -250,7 +250,7 @@ class ApprovalRequested(Fact):
     digest_after: str
     size: int
     rule: str
-    key: str  # the same for the same request
+    key: str  # the same for the same wish
     home: str
     run_id: str
     expires_at: float
@@ -293,7 +293,7 @@ class PolicyChanged(Fact):
     """The owner changed what agents may do in the workspace."""
 
     policy: dict[str, object]
-    reason: str = ""
+    comment: str = ""
 
 
 class FileChanged(FileFact):

@@ -218,4 +218,4 @@ def change_policy(home: Home, workspace: Workspace, policy: dict[str, object], r
     """Let other rules hold for a workspace from now on."""
     refuse_agents(home, "to change a policy")
     with home.hold(workspace.id):
-        home.record(workspace.task_id, events.PolicyChanged(**workspace.names(), policy=policy, reason=reason))
+        home.record(workspace.task_id, events.PolicyChanged(**workspace.names(), policy=policy, comment=reason))

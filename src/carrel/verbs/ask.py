@@ -49,9 +49,16 @@ def get(home: Home, approval_id: str) -> Approval:
 
 
 def find_live(home: Home, workspace: Workspace, request: Request) -> Approval | None:
-    """The question for exactly this request that is open, or whose grant nobody has used yet."""
+    """The question for exactly this request that is open, or whose grant nobody has used yet.
+
+    One for the same wish that is about another content than is there now is void from here on."""
     record = home.log.find_live("approval", request.key(workspace.uid))
-    return None if record is None or expire(home, Approval(**record)) else Approval(**record)
+    if record is None or expire(home, Approval(**record)):
+        return None
+    if record["digest_before"] != request.digest_before:
+        void(home, record["approval_id"], "the content changed meanwhile")
+        return None
+    return Approval(**record)
 
 
 def spend(approval: Approval) -> Value:

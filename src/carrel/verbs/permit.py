@@ -173,7 +173,6 @@ class Judge(Gate):
     def __init__(self, home: Home) -> None:
         self._home = home
         self._until = time.monotonic() + home.caller.wait_seconds
-        self._waited_for = ""  # the approval that this call waits for or has got
         self._tries = 0
 
     # -- what the policy says ------------------------------------------------------------------------------------------
@@ -293,10 +292,6 @@ class Judge(Gate):
         approval = ask.ask(self._home, asked.workspace, asked.request, asked.rule, asked.preview)
         if approval is None:  # what we wanted to join has just ended
             return
-        if self._waited_for and self._waited_for != approval.id:
-            # What was granted does not fit any more: somebody changed what it was for.
-            ask.void(self._home, self._waited_for, "the content changed before it could be used")
-        self._waited_for = approval.id
         ask.wait(self._home, approval, max(0.0, self._until - time.monotonic()))
 
     # -- keeping -------------------------------------------------------------------------------------------------------

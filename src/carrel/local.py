@@ -391,6 +391,7 @@ class Local:
         environment: Mapping[str, str] | None = None,
         stdin: int | None = None,
         write: Callable[[int, bytes], None] | None = None,
+        progress: Callable[[str], None] | None = None,
         **more: Any,
     ) -> Command:
         from carrel.verbs.keep import run_kept
@@ -404,7 +405,7 @@ class Local:
             environment=dict(environment or {}),
             **more,
         )
-        done = run_kept(self._home, id, spec, stdin=stdin, write=write)
+        done = run_kept(self._home, id, spec, stdin=stdin, write=write, progress=progress or (lambda _: None))
         if done.run_id not in self._started:
             self._remember(started=[done.run_id])
         return done

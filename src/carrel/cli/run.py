@@ -146,7 +146,9 @@ def _run_kept(door: Door, args: argparse.Namespace) -> int:
     write = None if door.is_json else _write
     try:
         with ending_on_signals():
-            done = door.workspaces.run_kept(workspace.id, args.command, stdin=stdin, write=write, **options)
+            done = door.workspaces.run_kept(
+                workspace.id, args.command, stdin=stdin, write=write, progress=door.progress, **options
+            )
     except KeyboardInterrupt:
         return 130  # the box ends a command whose caller goes away
     if args.rm:

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
             """How to start the command in here. `first` makes it process 1 of its namespace, which dies with it;
             `pass_on` are descriptors that it gets as 4, 5 and so on."""
 
+        def serve(self, listener: int, *, idle_seconds: float, rlimits: Sequence[tuple[int, int]] = ()) -> Launch:
+            """How to start a box in here: a server, see `box.py`, of the commands that come to the listener."""
+
 
 class Promises(Value):
     """What a driver enforces, against a command that does not cooperate."""

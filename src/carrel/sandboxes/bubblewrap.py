@@ -179,6 +179,12 @@ class _Cell:
                 os.close(descriptor)
             raise
 
+    def serve(self, listener: int, *, idle_seconds: float, rlimits: Sequence[tuple[int, int]] = ()) -> Launch:
+        """The server as process 1, behind every wall."""
+        from carrel.system import box
+
+        return self.launch(box.server_command(idle_seconds), rlimits=rlimits, first=True, pass_on=(listener,))
+
     def _launch(
         self,
         argv: Sequence[str],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from carrel.errors import NotADirectory
+from carrel.errors import Invalid, NotADirectory
 from carrel.model.enforcement import Enforcement
 from carrel.sandboxes import Confinement, Promises
 from carrel.system.process import Launch
@@ -72,6 +72,10 @@ class _Cell:
             # a process limit would count everything the user runs anywhere
             rlimits=tuple((kind, value) for kind, value in rlimits if kind != RLIMIT_NPROC),
         )
+
+    def serve(self, listener: int, *, idle_seconds: float, rlimits: Sequence[tuple[int, int]] = ()) -> Launch:
+        """Nothing here could end what a command leaves behind."""
+        raise Invalid("a box cannot be kept without a sandbox", hint="leave out --sandbox none, or --keep")
 
 
 def find_program(name: str, path: str, directory: str) -> str:

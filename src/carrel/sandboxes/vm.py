@@ -225,38 +225,56 @@ class _Cell:
         check_command(argv)
         if first or pass_on:
             raise Invalid("descriptors cannot be handed into a machine")
-        errand = client.Errand(
-            order=self._order(argv, rlimits, terminal), has_proxy=self._confinement.network == "proxy"
-        )
-        as_root = os.geteuid() == 0
+        order = self._order(argv, {}, self._directory_inside, rlimits=rlimits, terminal=terminal)
         told, tell = map(process.keep, os.pipe2(os.O_CLOEXEC))
-        given = [client.connect(self._directory), tell]
+        ready = self._launch((client.connect(self._directory), tell))
+        errand = client.Errand(order=order, has_proxy=ready.ear is not None)
+        return ready.replace(body=partial(client.run, errand), told=told)
+
+    def serve(self, listener: int, *, idle_seconds: float, rlimits: Sequence[tuple[int, int]] = ()) -> Launch:
+        """A process that stands for a box, whose commands run in the machine."""
+        make_order = partial(self._order, rlimits=rlimits, terminal=False)
+        ready = self._launch((listener, client.open_way(self._directory)))
+        return ready.replace(body=partial(client.serve, make_order, idle_seconds, ready.ear is not None))
+
+    def _launch(self, given: tuple[int, ...]) -> Launch:
+        as_root = os.geteuid() == 0
         ear = None
-        if errand.has_proxy:
+        if self._confinement.network == "proxy":
             ear, way = client.open_ear(self._directory, self._machine.uid if as_root else None)
-            given.append(way)
+            given = (*given, way)
         return Launch(
             argv=("aw-vm-client",),
             environment={},
-            pass_on=tuple(given),
+            pass_on=given,
             uid=self._machine.uid if as_root else None,
             gid=self._machine.gid if as_root else None,
             reports=True,
-            body=partial(client.run, errand),
-            told=told,
             ear=ear,
         )
 
-    def _order(self, argv: Sequence[str], rlimits: Sequence[tuple[int, int]], terminal: bool) -> dict[str, object]:
+    @property
+    def _directory_inside(self) -> str:
+        return os.path.join(self._confinement.public_mount, self._confinement.directory).rstrip("/")
+
+    def _order(
+        self,
+        argv: Sequence[str],
+        more: dict[str, str],
+        directory: str,
+        *,
+        rlimits: Sequence[tuple[int, int]],
+        terminal: bool,
+    ) -> dict[str, object]:
         asked = self._confinement
-        environment = {**_POLLING, **environment_inside(asked, terminal=terminal)}
+        environment = {**_POLLING, **environment_inside(asked, terminal=terminal), **more}
         # a process limit would count what other commands of the user run in there
         inside = [(kind, value) for kind, value in rlimits if kind not in (RLIMIT_NPROC, RLIMIT_DATA)]
         body = shim.build(candidates(argv[0], environment["PATH"]), rlimits=inside, arch="x86_64")
         order = {
             "argv": list(argv),
             "environment": environment,
-            "directory": os.path.join(asked.public_mount, asked.directory).rstrip("/"),
+            "directory": directory,
             "enter": base64.b64encode(body).decode(),
             "seccomp": base64.b64encode(seccomp.program(executable=asked.executable)).decode(),
             "terminal": terminal,

@@ -45,6 +45,7 @@ def run_kept(
     *,
     stdin: int | None = None,
     write: Callable[[int, bytes], None] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Command:
     """Run one command to its end in the workspace's box, which is built if there is none of this kind.
 
@@ -59,6 +60,7 @@ def run_kept(
     spec = running.checked(home, spec)
     workspace = materialise(home, show.get(home, workspace_id))
     spec = judged(home, lambda gate: permit_run(home, gate, show.by_uid(home, workspace.uid), spec))
+    running.make_ready(home, spec.sandbox, progress)
     with home.hold(_lock(workspace.uid), wait_seconds=QUEUE_SECONDS):
         for _ in range(3):
             box = _find_box(home, workspace, spec) or _build(home, workspace, spec)

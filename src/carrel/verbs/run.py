@@ -415,21 +415,19 @@ def _enter(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, order: 
     from carrel.system import supervisor
 
     driver = sandboxes.choose(spec.sandbox, try_first=False)
-    command = spec.command
-    more: dict[str, Any] = {}
+    listener = -1
     if spec.box:
         from carrel.system import box
 
-        command = box.server_command(home.settings.sandbox.keep_seconds)
-        more = {"first": True, "pass_on": (box.listen(order.directory),)}
+        listener = box.listen(order.directory)  # whoever started us may knock as soon as we are supervised
     with driver.enter(_confinement(home, workspace, spec, run_id)) as cell:
-        supervisor.supervise(
-            lambda rlimits: cell.launch(command, rlimits=rlimits, terminal=spec.tty, **more),
-            order,
-            cell.enforcement,
-            hooks,
-            getattr(driver, "explain", None),
-        )
+
+        def launch(rlimits: Sequence[tuple[int, int]]) -> Any:
+            if spec.box:
+                return cell.serve(listener, idle_seconds=home.settings.sandbox.keep_seconds, rlimits=rlimits)
+            return cell.launch(spec.command, rlimits=rlimits, terminal=spec.tty)
+
+        supervisor.supervise(launch, order, cell.enforcement, hooks, getattr(driver, "explain", None))
 
 
 def _limits(spec: RunSpec) -> Limits:

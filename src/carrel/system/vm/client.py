@@ -77,6 +77,119 @@ def run(errand: Errand) -> NoReturn:
     os._exit(_Client(errand).run())
 
 
+# -- a box -------------------------------------------------------------------------------------------------------------
+
+LISTENER_FD, WAY_FD = 4, 5  # and PROXY_FD
+_ANSWER = struct.Struct("<ii")  # as `box.py` reads it
+
+
+def open_way(directory: str) -> int:
+    """A descriptor by which the machine's door can be knocked at, also by a user who cannot walk to it."""
+    return process.keep(os.open(f"{directory}/door", os.O_PATH | os.O_CLOEXEC))
+
+
+def serve(
+    make_order: Callable[[list[str], dict[str, str], str], dict[str, Any]], idle: float, has_proxy: bool
+) -> NoReturn:
+    """Stand for a box: take commands from a listener, in the words of `box.py`, and run each in the machine.
+
+    What they leave in /tmp and the home stays for the next one; nothing else does. Ends after `idle` seconds without a
+    command, and with the machine."""
+    listener = socket.socket(fileno=LISTENER_FD)
+    _report(bytes(8))
+    _report(b"")
+    waiting = select.poll()
+    waiting.register(listener, select.POLLIN)
+    while waiting.poll(idle * 1000 if idle else None):
+        connection, _ = listener.accept()
+        with connection:
+            message, files, _, _ = socket.recv_fds(connection, 131072, 3)
+            try:
+                if len(files) == 3 and not _Command(connection, make_order, has_proxy).run(message, files):
+                    break
+            except (OSError, ValueError):
+                continue  # whoever asked is gone, or asked for nonsense
+            finally:
+                for file in files:
+                    os.close(file)
+    os._exit(0)
+
+
+class _Command:
+    """One command of a box, run by a fork that does a client's errand."""
+
+    def __init__(self, connection: socket.socket, make_order: Callable[..., dict[str, Any]], has_proxy: bool) -> None:
+        self.connection = connection
+        self.make_order = make_order
+        self.has_proxy = has_proxy
+
+    def run(self, message: bytes, files: list[int]) -> bool:
+        """To its end; False if there is no machine any more."""
+        self.connection.send(b"a")
+        directory, count, *words = map(os.fsdecode, message.split(b"\0"))
+        argv, settings = words[: int(count)], words[int(count) :]
+        order = self.make_order(argv, dict(text.split("=", 1) for text in settings), directory)
+        report, report_end = os.pipe2(os.O_CLOEXEC)
+        told, tell = os.pipe2(os.O_CLOEXEC)
+        pid = os.fork()
+        if pid == 0:
+            self._become_client(order, files, report_end, tell)
+        os.close(report_end)
+        os.close(tell)
+        try:
+            status = self._watch(pid)
+            said = os.read(report, 4096)
+            while os.read(told, 65536):  # until nothing of it is left in the machine
+                pass
+        finally:
+            os.close(report)
+            os.close(told)
+        stage, code = struct.unpack("<II", said[8:16] if len(said) == 16 else said[:8].ljust(8, b"\xff"))
+        if stage == 5:
+            self.connection.send(_ANSWER.pack(code, 0))
+            return True
+        if said[:8] != bytes(8):
+            return False
+        self.connection.send(_ANSWER.pack(0, status))
+        return True
+
+    def _become_client(self, order: dict[str, Any], files: list[int], report: int, tell: int) -> NoReturn:
+        try:
+            door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            door.connect(f"/proc/self/fd/{WAY_FD}")
+            given = [*files, report, door.detach(), tell]
+            high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 20) for descriptor in given]
+            for number, descriptor in enumerate(high):
+                os.dup2(descriptor, number)
+            os.closerange(PROXY_FD + 1 if self.has_proxy else PROXY_FD, 1024)
+            process.die_with(process.REPORT_FD)
+            run(Errand(order=order, has_proxy=self.has_proxy))
+        except OSError as error:
+            _report(struct.pack("<II", 1, error.errno or 1) + str(error).encode(errors="replace"))
+        finally:
+            os._exit(125)
+
+    def _watch(self, pid: int) -> int:
+        """Wait for its end, or for the wish that it ends; gives its wait status."""
+        child = os.pidfd_open(pid)
+        both = select.poll()
+        both.register(child, select.POLLIN)
+        both.register(self.connection, select.POLLIN)
+        try:
+            while child not in (ready := [file for file, _ in both.poll()]):
+                if ready and self.connection.recv(1) == b"t":
+                    os.kill(pid, signal.SIGTERM)
+                    continue
+                os.kill(pid, signal.SIGKILL)
+                break
+            return os.waitpid(pid, 0)[1]
+        finally:
+            os.close(child)
+
+
+# -- one run -----------------------------------------------------------------------------------------------------------
+
+
 class _Output:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor

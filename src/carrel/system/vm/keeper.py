@@ -68,7 +68,7 @@ class Order(Value):
 
 def start(order: Order) -> None:
     """Start a keeper that is no child of ours; it holds its lock and listens when this returns."""
-    listener = _listen(order.directory)
+    listener = _listen(order.directory, order.machine.uid if os.geteuid() == 0 else None)
     lock = os.open(f"{order.directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)  # of the open file, which the fork shares
     try:
@@ -78,7 +78,7 @@ def start(order: Order) -> None:
         listener.close()
 
 
-def _listen(directory: str) -> socket.socket:
+def _listen(directory: str, owner: int | None) -> socket.socket:
     folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -86,6 +86,8 @@ def _listen(directory: str) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(f"/proc/self/fd/{folder}/door")
         os.chmod("door", 0o600, dir_fd=folder)
+        if owner is not None:
+            os.chown("door", owner, -1, dir_fd=folder)  # for a box that has given up root
         listener.listen(128)
         return listener
     finally:

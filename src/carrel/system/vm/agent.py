@@ -148,8 +148,14 @@ class Place:
                 file.write(text)
         for path, _ in order["private"]:
             self._make_point(path, directory=True)
+        places = tuple(f"{path}/" for path, _ in order["private"])
+        self.covered: list[tuple[str, str, bool, bool]] = []  # shown in each command's own /tmp or home
         for share, target, read_only, no_exec in order["binds"]:
-            self._show(f"{SHARES}/{share}", target, bool(read_only), bool(no_exec))
+            shown = (f"{SHARES}/{share}", str(target), bool(read_only), bool(no_exec))
+            if target.startswith(places):
+                self.covered.append(shown)
+            else:
+                self.show(*shown)
         self.work = os.open(f"{SHARES}/work", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if order["hostname"]:
             write("/proc/sys/kernel/hostname", order["hostname"])
@@ -160,7 +166,7 @@ class Place:
         if not directory and not os.path.lexists(whole):
             os.close(os.open(whole, os.O_CREAT | os.O_CLOEXEC, 0o644))
 
-    def _show(self, source: str, target: str, read_only: bool, no_exec: bool) -> None:
+    def show(self, source: str, target: str, read_only: bool, no_exec: bool) -> None:
         """Also what is read-only is so on the server's side; here it only gives the better error."""
         self._make_point(target, directory=os.path.isdir(source))
         mount(source, ROOT + target, "", _BIND)
@@ -261,8 +267,8 @@ class Run:
         return theirs, ends[0], ends[1]
 
     def _add(self, descriptor: int, kind: int) -> None:
-        stream = self.streams[descriptor] = Stream(descriptor, kind)
-        self.agent.watch(descriptor, lambda event: self._read_output(stream, event))
+        self.streams[descriptor] = Stream(descriptor, kind)
+        self._rearm(self.streams[descriptor])
 
     def _fork(self, order: dict[str, Any], theirs: tuple[int, int, int], report: int) -> int:
         """The first process of new namespaces; ours are as before when this returns."""
@@ -322,6 +328,8 @@ class Run:
                 mount(room + path, path, "", _BIND)
                 continue
             mount("tmpfs", path, "tmpfs", place.flags, f"mode={mode},uid={place.uid},gid={place.gid},{size}")
+        for shown in place.covered:
+            place.show(*shown)
         mount("proc", f"{ROOT}/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
         mount("none", ROOT, "", _BIND | _REMOUNT | _RDONLY | _NOSUID)
         os.chroot(ROOT)
@@ -405,7 +413,7 @@ class Run:
         wanted = select.POLLIN if stream.room else 0
         if stream.descriptor == self.terminal and self.stdin_pending:
             wanted |= select.POLLOUT
-        self.agent.rearm(stream.descriptor, wanted)
+        self.agent.rearm(stream.descriptor, lambda event: self._read_output(stream, event), wanted)
 
     def grant(self, stream: int, size: int) -> None:
         for found in self.streams.values():
@@ -526,7 +534,7 @@ class Run:
         self.next_channel += 1
         self.connections[channel] = Connection(socket)
         self.agent.send(wire.OPEN, self.number, channel)
-        self.agent.watch(socket.fileno(), lambda event: self._serve(channel, event))
+        self._rearm_connection(channel)
 
     def _serve(self, channel: int, event: int) -> None:
         connection = self.connections[channel]
@@ -535,8 +543,6 @@ class Run:
         if channel not in self.connections or not event & ~select.POLLOUT:
             return
         if connection.ended or not connection.room:
-            if event & (select.POLLHUP | select.POLLERR):
-                self.close_connection(channel)
             return
         try:
             data = connection.socket.recv(min(connection.room, wire.MAX_DATA))
@@ -554,13 +560,14 @@ class Run:
             if connection.ends and not connection.pending:
                 self.close_connection(channel)
                 return
-        self._rearm_connection(connection)
+        self._rearm_connection(channel)
 
-    def _rearm_connection(self, connection: Connection) -> None:
+    def _rearm_connection(self, channel: int) -> None:
+        connection = self.connections[channel]
         wanted = (select.POLLIN if connection.room and not connection.ended else 0) | (
             select.POLLOUT if connection.pending else 0
         )
-        self.agent.rearm(connection.socket.fileno(), wanted)
+        self.agent.rearm(connection.socket.fileno(), lambda event: self._serve(channel, event), wanted)
 
     def _push(self, channel: int) -> None:
         connection = self.connections[channel]
@@ -583,7 +590,7 @@ class Run:
             if connection.ended:
                 self.close_connection(channel)
                 return
-        self._rearm_connection(connection)
+        self._rearm_connection(channel)
 
     def hear(self, kind: int, channel: int, data: bytes) -> None:
         """From the host, about a connection."""
@@ -594,7 +601,7 @@ class Run:
             self.close_connection(channel, told=True)
         elif kind == wire.GRANT:
             connection.room += wire.read_grant(data)[1]
-            self._rearm_connection(connection)
+            self._rearm_connection(channel)
         else:
             connection.pending += data
             connection.ends = connection.ends or kind == wire.SHUT
@@ -655,9 +662,12 @@ class Agent:
         self.handlers[descriptor] = handler
         self.poll.register(descriptor, events)
 
-    def rearm(self, descriptor: int, events: int) -> None:
-        if descriptor in self.handlers:
-            self.poll.modify(descriptor, events)
+    def rearm(self, descriptor: int, handler: Callable[[int], None], events: int) -> None:
+        """Wait for these events; for none at all where none is wanted, because a hang-up would be told for ever."""
+        if not events:
+            self.forget(descriptor)
+        else:
+            self.watch(descriptor, handler, events)
 
     def forget(self, descriptor: int) -> None:
         if self.handlers.pop(descriptor, None) is not None:

@@ -217,6 +217,7 @@ class _Client:
         self.outputs = {wire.STDOUT: _Output(1), wire.STDERR: _Output(2)}
         self.connections: dict[int, _Connection] = {}
         self.room = wire.WINDOW  # for input
+        self.reads = False  # whether there is more of it
         self.code: int | None = None
 
     def run(self) -> int:
@@ -231,7 +232,8 @@ class _Client:
         self._wait_until_taken()
         if terminal:
             _make_raw(0)
-        self._set_up(reads=bool(order["stdin"]))
+        self.reads = bool(order["stdin"])
+        self._set_up()
         while self.code is None:
             for descriptor, event in self.poll.poll():
                 handler = self.handlers.get(descriptor)
@@ -255,7 +257,7 @@ class _Client:
         if kind == wire.GONE:
             _refuse(str(json.loads(data)["reason"]))
 
-    def _set_up(self, *, reads: bool) -> None:
+    def _set_up(self) -> None:
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGWINCH):
@@ -266,7 +268,7 @@ class _Client:
         self._watch(DOOR_FD, self._talk)
         for descriptor in (0, 1, 2):
             os.set_blocking(descriptor, False)
-        if reads:
+        if self.reads:
             self._watch(0, lambda _: self._read_input())
         self._hear()
 
@@ -326,8 +328,8 @@ class _Client:
                 _report(data)
             elif kind == wire.GRANT:
                 self.room += wire.read_grant(data)[1]
-                if 0 in self.handlers:
-                    self.poll.modify(0, select.POLLIN)
+                if self.reads:
+                    self._watch(0, lambda _: self._read_input())
             elif kind == wire.EXIT:
                 self.code = data[0]
             elif kind == wire.GONE:
@@ -364,7 +366,7 @@ class _Client:
 
     def _read_input(self) -> None:
         if not self.room:
-            self.poll.modify(0, 0)
+            self._forget(0)
             return
         try:
             data = os.read(0, min(self.room, wire.MAX_DATA))
@@ -373,6 +375,7 @@ class _Client:
         except OSError:
             data = b""
         if not data:
+            self.reads = False
             self._forget(0)
             self._send(wire.pack(wire.INPUT_ENDS))
             return
@@ -392,7 +395,7 @@ class _Client:
             self._close(channel, told=True)
         elif kind == wire.GRANT:
             connection.room += wire.read_grant(data)[1]
-            self._rearm(connection)
+            self._rearm(channel)
         elif kind in (wire.DATA, wire.SHUT):
             if len(connection.pending) + len(data) > 2 * wire.WINDOW:
                 self._close(channel)  # it sends without room
@@ -413,7 +416,7 @@ class _Client:
             return
         link.setblocking(False)
         self.connections[channel] = _Connection(link)
-        self._watch(link.fileno(), lambda event: self._serve(channel, event))
+        self._rearm(channel)
 
     def _serve(self, channel: int, event: int) -> None:
         connection = self.connections[channel]
@@ -422,8 +425,6 @@ class _Client:
         if channel not in self.connections or not event & ~select.POLLOUT:
             return
         if connection.ended or not connection.room:
-            if event & (select.POLLHUP | select.POLLERR):
-                self._close(channel)
             return
         try:
             data = connection.link.recv(min(connection.room, wire.MAX_DATA))
@@ -441,7 +442,7 @@ class _Client:
             if connection.ends and not connection.pending:
                 self._close(channel)
                 return
-        self._rearm(connection)
+        self._rearm(channel)
 
     def _push(self, channel: int) -> None:
         connection = self.connections[channel]
@@ -464,13 +465,18 @@ class _Client:
             if connection.ended:
                 self._close(channel)
                 return
-        self._rearm(connection)
+        self._rearm(channel)
 
-    def _rearm(self, connection: _Connection) -> None:
+    def _rearm(self, channel: int) -> None:
+        """Wait for what is wanted; for nothing at all where nothing is, because a hang-up would be told for ever."""
+        connection = self.connections[channel]
         wanted = (select.POLLIN if connection.room and not connection.ended else 0) | (
             select.POLLOUT if connection.pending else 0
         )
-        self.poll.modify(connection.link.fileno(), wanted)
+        if wanted:
+            self._watch(connection.link.fileno(), lambda event: self._serve(channel, event), wanted)
+        else:
+            self._forget(connection.link.fileno())
 
     def _close(self, channel: int, *, told: bool = False) -> None:
         connection = self.connections.pop(channel)

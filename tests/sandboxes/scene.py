@@ -18,6 +18,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 from carrel.errors import SandboxUnavailable
@@ -29,7 +30,8 @@ from carrel.system.vm import machines
 from needs import need
 
 ORDINARY = 12345
-GUESTS = f"{tempfile.gettempdir()}/carrel-test-guests-{os.geteuid()}"  # built once, for all tests and test runs
+# built once, for all tests and test runs of this checkout
+GUESTS = f"{tempfile.gettempdir()}/carrel-test-guests-{os.geteuid()}-{zlib.crc32(__file__.encode()):08x}"
 
 # loaded before a child changes its user: the checkout and Python itself may lie where that user cannot read
 for _name in (

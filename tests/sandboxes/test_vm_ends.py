@@ -27,7 +27,7 @@ from carrel.system.vm import agent, guest, kvm, machines
 from carrel.system.vm.archive import Archive
 from needs import need_root
 
-OWNER = "frail"
+OWNER = f"frail-{os.getpid()}"  # other processes test too
 SABOTAGE = """
 import os as _os
 _order_start = Agent._start

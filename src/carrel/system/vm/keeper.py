@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _PING_SECONDS = 2.0
 _OFF_SECONDS = 5.0
+_LINGER_SECONDS = 10.0  # for those who hold the machine and have not come yet
 _COLD_SECONDS = {True: 240.0, False: 60.0}  # emulated or not
 _WARM_SECONDS = {True: 60.0, False: 15.0}
 _OVERHEAD_MB = {True: 512, False: 256}  # QEMU's own memory beside the guest's
@@ -134,21 +135,40 @@ class _Keeper:
             process.send([self.relay], signal.SIGTERM)
 
     def run(self) -> None:
-        notes = self.order.notes
-        state = self.order.state
+        """One machine, and another for those who come when it has just ended."""
+        notes, state = self.order.notes, self.order.state
         try:
-            came_up, reason = self._attempt(state, notes)
-            if not came_up and state is not None and not self.is_leaving:
-                with contextlib.suppress(OSError):
-                    os.unlink(state)  # made anew the next time
-                note = f"started cold: the saved state did not come up ({reason})"
-                came_up, reason = self._attempt(None, (*notes, note))
-            if not came_up:
-                _refuse(self.listener, self.use, reason)
+            while True:
+                came_up, reason = self._attempt(state, notes)
+                if self.is_leaving:
+                    return
+                if came_up:
+                    if not self._is_wanted():
+                        return
+                elif state is not None:
+                    with contextlib.suppress(OSError):
+                        os.unlink(state)  # made anew the next time
+                    notes = (*notes, f"started cold: the saved state did not come up ({reason})")
+                    state = None
+                else:
+                    _refuse(self.listener, self.use, reason)
+                    return
         finally:
             process.kill_descendants()
             cgroups.kill(self.group)
             cgroups.remove(self.group)
+
+    def _is_wanted(self) -> bool:
+        """Whether somebody waits at the door; False when nobody does, and nobody can come until we have ended."""
+        waiting = select.poll()
+        waiting.register(self.listener, select.POLLIN)
+        end = time.monotonic() + _LINGER_SECONDS
+        while time.monotonic() < end and not self.is_leaving:
+            if waiting.poll(10):
+                return True
+            if _is_alone(self.use):
+                return False
+        return False
 
     def _attempt(self, state: str | None, notes: tuple[str, ...]) -> tuple[bool, str]:
         """One QEMU to its end; whether it came up, and why it ended."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -45,7 +47,7 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._in_head = True
         super().on_message_begin()
-        extensions: dict[str, Any] = {"carrel.abort": self.transport.abort}
+        extensions: dict[str, Any] = {"carrel.abort": self._abort}
         self.scope["extensions"] = extensions
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -63,6 +65,12 @@ class Protocol(HttpToolsProtocol):
         super().on_response_complete()
         if not self.pipeline:
             self._in_head, self._head_bytes = True, 0
+
+    def _abort(self) -> None:
+        """End the connection at once, with what the other side has not taken: the kernel would keep trying."""
+        wire = self.transport.get_extra_info("socket")
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
 
     def _expect_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_SECONDS, self._late)

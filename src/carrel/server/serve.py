@@ -45,6 +45,11 @@ class Serving(uvicorn.Server):
         self._front = app.front
         self._load = load
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        with self.capture_signals():
+            await self._serve(sockets)
+            self._captured_signals.clear()  # they did what they were sent for, and there is still something to do
+
     def handle_exit(self, sig: int, frame: Any) -> None:
         self.end()
         super().handle_exit(sig, frame)

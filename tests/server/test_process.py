@@ -1,0 +1,191 @@
+"""`aw serve` as a process: what it prints, how it ends, what survives its death."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import carrel
+from carrel.errors import CarrelError
+from carrel.local import Local
+
+from .conftest import Wire
+
+SECONDS = 20.0 if os.environ.get("AW_LOAD") == "full" else 3.0
+
+
+class Served:
+    """A server in a process of its own."""
+
+    def __init__(self, home: str, *arguments: str) -> None:
+        program = "from carrel.cli import command; command()"
+        everything = [sys.executable, "-I", "-c", program, "serve", "--home", home, "--format", "json", "--no-page"]
+        self.process = subprocess.Popen(
+            [*everything, *(arguments or ("--port", "0"))],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        self.said: dict[str, Any] = json.loads(line) if line else {}
+
+    @property
+    def wire(self) -> Wire:
+        return Wire(self.said["url"], Path(self.said["token_path"]).read_text().strip())
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        """Send a signal and give the exit code and what was said on stderr."""
+        self.process.send_signal(number)
+        _, said = self.process.communicate(timeout=30)
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def served(home_path: str) -> Iterator[Served]:
+    server = Served(home_path)
+    yield server
+    if server.process.poll() is None:
+        server.end(signal.SIGKILL)
+    for stream in (server.process.stdout, server.process.stderr):
+        assert stream
+        stream.close()
+
+
+def test_it_says_where_it_is_and_ends_when_told(served: Served, workspaces: Local) -> None:
+    assert set(served.said) == {"url", "token_path", "pid"}
+    assert served.said["pid"] == served.process.pid
+    assert workspaces.find_server() == served.said["url"]
+    wire = served.wire
+    assert wire.ask("POST", "/api/workspaces", {"id": "t/a"}).status == 201
+    with wire.connect() as stream:  # one that would go on for ever
+        head = f"GET /api/events?follow=true HTTP/1.1\r\nHost: {wire.host}\r\nAuthorization: Bearer {wire.token}\r\n"
+        stream.sendall(f"{head}\r\n".encode())
+        assert b"200 OK" in stream.recv(100)
+        code, said = served.end()
+    assert code == 0
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert lines[-1]["what"] == "end"
+    assert wire.token not in said
+    assert workspaces.find_server() is None
+    assert workspaces.exists("t/a")
+
+
+def test_settings_are_read_again_on_request(served: Served, home_path: str) -> None:
+    wire = served.wire
+    config = Path(os.environ["HOME"]) / ".config" / "aw"
+    config.mkdir(parents=True)
+    (config / "aw.yaml").write_text("workspaces: {default_max_size_mb: 77}\n")
+    assert wire.ask("POST", "/api/workspaces", {"id": "t/before"}).json["config"]["max_size_mb"] != 77
+    served.process.send_signal(signal.SIGHUP)
+    for number in range(200):
+        if wire.ask("POST", "/api/workspaces", {"id": f"t/{number}", "lazy": True}).json["config"]["max_size_mb"] == 77:
+            break
+    else:
+        pytest.fail("the settings were not read again")
+    (config / "aw.yaml").write_text("nonsense: {x: 1}\n")
+    served.process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    assert wire.ask("POST", "/api/workspaces", {"id": "t/after"}).json["config"]["max_size_mb"] == 77
+    _, said = served.end()
+    assert [json.loads(line)["message"][:9] for line in said.splitlines() if '"settings"' in line] == [
+        "read agai",
+        "as before",
+    ]
+
+
+def test_other_processes_work_beside_it_on_the_same_home(served: Served, home_path: str, workspaces: Local) -> None:
+    wire = served.wire
+    program = "from carrel.cli import command; command()"
+    for number in range(3):
+        argv = [sys.executable, "-I", "-c", program, "create", "--home", home_path, "--id", f"cli/{number}"]
+        subprocess.run(argv, check=True, capture_output=True)
+        assert wire.ask("POST", "/api/workspaces", {"id": f"http/{number}"}).status == 201
+        workspaces.create(id=f"library/{number}")
+    assert len(wire.ask("GET", "/api/workspaces").json) == 9
+    assert workspaces.verify().events == workspaces.last_position()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--host", "0.0.0.0", "--port", "0"), ("--port", "99999"), ("--host", "256.0.0.1")]
+)
+def test_what_cannot_be_listened_on_is_refused(home_path: str, arguments: tuple[str, ...]) -> None:
+    server = Served(home_path, *arguments)
+    _, said = server.process.communicate(timeout=30)
+    assert server.process.returncode in (2, 7), said
+    assert "Traceback" not in said
+
+
+def test_nothing_acknowledged_is_lost_and_nothing_done_twice_when_it_is_killed(
+    home_path: str, workspaces: Local
+) -> None:
+    """Many callers make and write; the server is killed at any point and comes back; a repeat has the same key."""
+    server = Served(home_path)
+    port = server.said["url"].rpartition(":")[2]
+    url, token = server.said["url"], server.wire.token
+    stop = threading.Event()
+    made: list[tuple[str, str]] = []
+    files: dict[str, bytes] = {}
+    seen: list[int] = []
+    first = workspaces.last_position()
+
+    def call(number: int) -> None:
+        with carrel.connect(url, token) as remote:
+            count = 0
+            while not stop.is_set():
+                count += 1
+                name = f"w{number}/{count}"
+                try:
+                    # A fresh task each time: only the key tells a repeat from another request.
+                    made.append((remote.create(config={"prompt": name}).id, name))
+                    desk = made[-1][0]
+                    remote.write_file(desk, "work/x", name)
+                    files[desk] = name.encode()
+                except CarrelError:
+                    continue  # not acknowledged
+
+    def follow() -> None:
+        def has_all() -> bool:
+            return stop.is_set() and seen[-1:] == [workspaces.last_position()]
+
+        with carrel.connect(url, token) as remote:
+            for event in remote.follow(after=first, until=has_all):
+                seen.append(event.position)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(3)]
+    follower = threading.Thread(target=follow)
+    for each in (*threads, follower):
+        each.start()
+    end = time.monotonic() + SECONDS
+    kills = 0
+    while time.monotonic() < end or kills < 2:
+        time.sleep(0.6)
+        server.process.kill()
+        server.process.communicate()
+        kills += 1
+        server = Served(home_path, "--port", port)
+    stop.set()
+    for each in threads:
+        each.join(60)
+    follower.join(60)
+    server.end()
+    prompts = [each.config["prompt"] for each in workspaces.list()]
+    assert len(prompts) == len(set(prompts)), "something was done twice"
+    there = {each.id for each in workspaces.list()}
+    assert {id for id, _ in made} <= there
+    assert {id: workspaces.read_file(id, "work/x") for id in files} == files
+    assert made
+    assert workspaces.verify().events == workspaces.last_position()
+    assert seen == list(range(first + 1, first + 1 + len(seen)))
+    assert len(seen) >= len(made)

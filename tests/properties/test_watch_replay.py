@@ -35,9 +35,9 @@ def act(top: str, step: tuple[str, ...]) -> None:
         elif kind == "remove":
             (shutil.rmtree if os.path.isdir(paths[0]) and not os.path.islink(paths[0]) else os.unlink)(paths[0])
         elif kind == "link":
-            os.symlink("..", paths[0])
-        elif kind == "chmod":
-            os.chmod(paths[0], 0o700, follow_symlinks=False)
+            os.symlink(".", paths[0])  # what leads out would let the steps act outside
+        elif kind == "chmod" and not os.path.islink(paths[0]):
+            os.chmod(paths[0], 0o700)
         elif kind == "rename":
             os.rename(*paths)
 

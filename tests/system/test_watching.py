@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.system import watching
+from carrel.system import inotify, watching
 from carrel.system.known import Seen, Tree
 from carrel.system.watching import Gone, Watcher
 from needs import need, need_root
@@ -327,17 +327,17 @@ def test_a_burst_is_one_batch(tmp_path: Path) -> None:
     watcher.close()
 
 
-def test_an_overlay_is_watched_where_it_was_changed_and_nowhere_else(scene: Scene, tmp_path: Path) -> None:
-    if not (tmp_path / "lowest").exists():
-        assert (
-            len(scene.watcher._by_watch)
-            == len([kind for kind in kinds_in(scene.top).values() if kind == "directory"]) + 1
-        )
-        return
+@pytest.mark.parametrize("scene", ["overlay"], indirect=True)
+def test_an_overlay_is_watched_where_it_was_changed_and_nowhere_else(scene: Scene) -> None:
     assert len(scene.watcher._by_watch) == 2  # the top, in both of its layers
     (scene.top / "src/deep/c.py").write_text("changed")
     scene.reports()
     assert len(scene.watcher._by_watch) == 6
+
+
+@pytest.mark.parametrize("scene", ["plain"], indirect=True)
+def test_every_directory_of_plain_files_is_watched(scene: Scene) -> None:
+    assert len(scene.watcher._by_watch) == 1 + list(kinds_in(scene.top).values()).count("directory")
 
 
 def test_a_large_tree_is_watched_before_all_of_it_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,6 +357,17 @@ def test_a_large_tree_is_watched_before_all_of_it_was_read(tmp_path: Path, monke
     model.repeat(batch + settled(watcher))
     assert not watcher.is_reading
     assert model.known == kinds_in(tmp_path)
+    watcher.close()
+
+
+def test_who_only_looks_in_helps_to_read_a_large_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "FIRST_SECONDS", 0.0)
+    for number in range(300):
+        (tmp_path / f"d{number}").mkdir()
+    watcher = Watcher(lambda: [Tree(path=str(tmp_path))], note=print)
+    for _ in range(1000):
+        watcher.wait(0.0)
+    assert not watcher.is_reading
     watcher.close()
 
 
@@ -401,9 +412,26 @@ def test_without_watches_everything_is_looked_at_and_it_is_said(tmp_path: Path) 
     done = subprocess.run([unshare or "", "-Ur", *python], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     note, mechanism, found = done.stdout.splitlines()
-    assert note.startswith("note the kernel gives no more watches (fs.inotify.max_user_watches): looking at everything")
+    assert note.startswith("note no more watches are to be had (fs.inotify.max_user_watches): looking at everything")
     assert mechanism == "scanning"
     assert found == "('added', 'd9/new') ('renamed', 'e8')"
+
+
+def test_one_tree_does_not_use_up_all_watches_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inotify, "most_watches", lambda: 20)
+    monkeypatch.setattr(watching, "_SCAN_SECONDS", 0.05)
+    notes: list[str] = []
+    watcher = Watcher(lambda: [Tree(path=str(tmp_path))], note=notes.append, debounce_seconds=0.0)
+    model = Model(kinds_in(tmp_path))
+    for number in range(12):
+        (tmp_path / f"d{number}").mkdir()
+        model.repeat(settled(watcher))
+    (tmp_path / "d3/still").write_text("seen")
+    model.repeat(settled(watcher))
+    assert model.known == kinds_in(tmp_path)
+    assert len(notes) == 1
+    assert watcher.mechanism == "scanning"
+    watcher.close()
 
 
 def test_a_tree_that_is_gone_ends_the_watch(tmp_path: Path) -> None:
@@ -416,9 +444,8 @@ def test_a_tree_that_is_gone_ends_the_watch(tmp_path: Path) -> None:
     watcher.close()
 
 
-def test_being_watched_keeps_nobody_from_unmounting(scene: Scene, tmp_path: Path) -> None:
-    if not (tmp_path / "lowest").exists():
-        return
+@pytest.mark.parametrize("scene", ["overlay"], indirect=True)
+def test_being_watched_keeps_nobody_from_unmounting(scene: Scene) -> None:
     (scene.top / "src/deep/c.py").write_text("changed")
     scene.reports()
     subprocess.run(["umount", scene.top], check=True)

@@ -120,9 +120,8 @@ def test_what_the_sandboxs_own_user_made_is_certainly_the_runs(workspaces: Local
     assert not certain["mine.txt"]
 
 
+@pytest.mark.parametrize("desk", ["empty", "overlay"], indirect=True)  # a folder in place is not restored
 def test_a_restore_is_the_owners(workspaces: Local, desk: Workspace) -> None:
-    if desk.source.startswith("folder:"):
-        return  # a folder in place is not restored
     snapshot = workspaces.snapshot(desk.id)
     Path(desk.path, "work/README.md").write_text("spoiled")
     changes = see(workspaces, desk, lambda: workspaces.restore(desk.id, snapshot.id))
@@ -140,9 +139,8 @@ def test_looking_leaves_no_event(workspaces: Local, desk: Workspace) -> None:
     assert len(list(workspaces.events())) == before
 
 
+@pytest.mark.parametrize("desk", ["empty", "overlay"], indirect=True)
 def test_a_fork_does_not_disturb_the_watch_of_its_parent(workspaces: Local, desk: Workspace) -> None:
-    if desk.source.startswith("folder:"):
-        return
     work = Path(desk.path, "work")
     (work / "src/app.py").write_text("before the watch")
 

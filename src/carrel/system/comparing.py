@@ -38,8 +38,9 @@ class Look:
             if len(later) == len(todo) and not self._todo:
                 break
             todo, self._todo = [*self._todo, *later], []
+        gone = set(self.missing.values())
         for folder, names in later:
-            if folder.is_known() and not any(old is folder for old in self.missing.values()):
+            if folder.is_known() and folder not in gone:
                 self._left_over(folder, names)
 
     def _left_over(self, folder: Folder, names: set[str] | None) -> None:
@@ -155,11 +156,10 @@ class Look:
             self._todo.append((old, None))
             return
         if known is not None and known.is_known() and not folder.is_below(known):
-            if old is not None and known.is_below(old):
+            is_inside = old is not None and known.is_below(old)  # then it goes with what was here, and comes as new
+            if old is not None:
                 self._remove(folder, name)
-            else:
-                if old is not None:
-                    self._remove(folder, name)
+            if not is_inside:
                 self._move(known, folder, name)
                 return
         elif old is not None:

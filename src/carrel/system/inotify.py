@@ -78,6 +78,12 @@ class Inotify:
                 yield number, mask, os.fsdecode(data[place - length : place].rstrip(b"\0"))
 
 
+def most_watches() -> int:
+    """How many directories all programs of a user together may watch."""
+    with open("/proc/sys/fs/inotify/max_user_watches", "rb") as file:
+        return int(file.read())
+
+
 def _error() -> OSError:
     code = ctypes.get_errno() or EINTR
     return OSError(code, os.strerror(code))

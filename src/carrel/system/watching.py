@@ -79,6 +79,7 @@ class Watcher:
         self._since = 0.0  # when the first hint came that is not looked at yet
         self._is_lost = False  # the trees are not where they were
         self._next_scan = 0.0
+        self._most = inotify.most_watches() // 2  # an agent that makes directories must not use up all of the user's
         self._quiet_at = time.time()  # until when we know that nothing had happened
         self.began_at = self._quiet_at  # what was reported last happened after this, by the clock on the wall
         try:
@@ -121,11 +122,12 @@ class Watcher:
             if self._is_due(now):
                 self._found = self._look()
                 continue
+            if self._unread:  # also for a caller who only looks in
+                self._read_on(_SLICE_SECONDS)
+                if now < end or self._found:
+                    continue
             if now >= end and (not self._since or now >= end + _PATIENCE_SECONDS):
                 return []
-            if self._unread:
-                self._read_on(_SLICE_SECONDS)
-                continue
             pauses = [end - now]
             if self._since:
                 pauses.append(self._since + self._debounce - now)
@@ -218,7 +220,7 @@ class Watcher:
                     self._by_watch[folder.inode] = (folder, False)
         limit = "fs.inotify.max_user_instances" if error.errno == EMFILE else "fs.inotify.max_user_watches"
         self._note(
-            f"the kernel gives no more watches ({limit}): looking at everything every {_SCAN_SECONDS:g} seconds instead"
+            f"no more watches are to be had ({limit}): looking at everything every {_SCAN_SECONDS:g} seconds instead"
         )
 
     # -- looking -------------------------------------------------------------------------------------------------------
@@ -325,6 +327,8 @@ class Watcher:
             found = os.fstat(opened.fd)
             return self._list(folder, (found.st_dev, found.st_ino))
         try:
+            if len(self._by_watch) >= self._most:
+                raise OSError(ENOSPC, "as many as we take")
             number = self._queue.watch(opened.fd)
             upper = opened.upper_fd()
             upper_number = self._queue.watch(upper) if upper is not None else None

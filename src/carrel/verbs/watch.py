@@ -80,7 +80,9 @@ class Watch:
         try:
             self._watcher = Watcher(lambda: trees_of(home, workspace.uid), note=note, debounce_seconds=debounce)
         except Gone:
-            raise FilesystemError(f"workspace {workspace.id} has no files to watch") from None
+            raise FilesystemError(
+                f"workspace {workspace.id} has no files to watch", hint=f"aw show {workspace.id}"
+            ) from None
 
     def __enter__(self) -> Self:
         return self

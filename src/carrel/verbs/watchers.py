@@ -33,6 +33,8 @@ START_SECONDS = 20.0
 STOP_SECONDS = 20.0
 _ASK_SECONDS = 0.2
 _TOGETHER = 500  # facts that are written at once
+_FACTS_A_SECOND = 1000  # an agent that changes files all the time must not fill the disk with facts about it
+_MOST_SECONDS = 5.0
 
 
 def start_watching(home: Home, workspace_id: str) -> Watching:
@@ -137,6 +139,8 @@ def _follow(home: Home, workspace: Workspace, seen: Watch, weaker: list[str]) ->
         if changes:
             from carrel.verbs.overlaps import notice
 
+            # What changes meanwhile is one change when it is looked at next, so nothing is missed.
+            time.sleep(min(_MOST_SECONDS, len(changes) / _FACTS_A_SECOND))
             notice(
                 home,
                 workspace.uid,

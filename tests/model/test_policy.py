@@ -86,12 +86,12 @@ def test_what_is_not_known_is_never_judged_more_mildly(
         assert OUTCOMES.index(unknown) >= OUTCOMES.index(known)
 
 
-@given(policies, operations, paths, paths)
+@given(policies, operations, paths, paths, sizes)
 def test_nothing_inside_is_stricter_unless_it_was_announced(
-    policy: Policy, operation: str, path: str, inner: str
+    policy: Policy, operation: str, path: str, inner: str, size: int | None
 ) -> None:
-    outcome = decide(policy, AGENT, operation, path, size=1, binary=False).outcome
-    below = decide(policy, AGENT, operation, f"{path}/{inner}", size=1, binary=False).outcome
+    outcome = decide(policy, AGENT, operation, path, size=0, binary=False).outcome
+    below = decide(policy, AGENT, operation, f"{path}/{inner}", size=size).outcome
     if OUTCOMES.index(below) > OUTCOMES.index(outcome):
         assert differs_below(policy, operation, outcome)
 

@@ -185,6 +185,16 @@ def test_time_that_is_over_denies(workspaces: Local, desk: str) -> None:
     assert [each.state for each in workspaces.approvals(all=True)] == ["expired", "expired"]
 
 
+def test_many_whose_time_is_over_end_together(workspaces: Local, desk: str) -> None:
+    workspaces.change_policy(desk, {"approval_timeout_seconds": 0.3})
+    agent = workspaces.acting_as("bot", agent_of=desk)
+    for number in range(5):
+        asked(workspaces, lambda number=number: agent.write_file(desk, "work/a.py", f"{number}"))
+    time.sleep(0.3)
+    assert workspaces.approvals() == []
+    assert types_of(workspaces).count("approval_expired") == 5
+
+
 def test_a_grant_that_nobody_uses_expires(workspaces: Local, desk: str) -> None:
     workspaces.change_policy(desk, {"approval_timeout_seconds": 0.2})
     agent = workspaces.acting_as("bot", agent_of=desk)
@@ -283,6 +293,17 @@ def test_one_kept_state_does_for_many_changes_to_what_it_holds(workspaces: Local
 def test_what_no_state_holds_is_changed_without_one(workspaces: Local, agent: Local, desk: str) -> None:
     workspaces.change_policy(desk, "trusting")
     agent.write_file(desk, "tmp/x", "1")
+    agent.write_file(desk, "tmp/y", "1")
     agent.delete_file(desk, "tmp/x")
     assert workspaces.operations() == []
     assert len(workspaces.snapshots(desk)) == 1
+    agent.move_file(desk, "tmp/y", "work/y")  # one end of it is kept, and that comes back
+    workspaces.undo()
+    assert sorted(workspaces.list_files(desk, "work")) == ["a.py"]
+
+
+def test_the_notes_for_the_agent_are_kept_too(workspaces: Local) -> None:
+    desk = workspaces.create(id="fix/n", config={"claude_md": "be careful\n", "policy": "trusting"}).id
+    workspaces.acting_as("bot", agent_of=desk).write_file(desk, "CLAUDE.md", "be quick\n")
+    workspaces.undo()
+    assert workspaces.read_file(desk, "CLAUDE.md") == b"be careful\n"

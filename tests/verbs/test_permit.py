@@ -106,6 +106,16 @@ def test_a_directory_is_judged_with_what_is_in_it(workspaces: Local, agent: Loca
     assert sorted(os.listdir(f"{workspaces.get(desk).path}/work")) == ["a.py", "d"]
 
 
+def test_a_large_file_in_a_directory_counts_as_one(workspaces: Local, agent: Local, desk: str) -> None:
+    rules = [{"outcome": "deny", "operations": ["delete"], "min_bytes": 100}]
+    workspaces.change_policy(desk, {"preset": "trusting", "rules": rules})
+    workspaces.write_file(desk, "work/d/large", "x" * 100, parents=True)
+    with pytest.raises(PolicyDenied):
+        agent.delete_file(desk, "work/d", recursive=True)
+    workspaces.write_file(desk, "work/d/large", "x")
+    agent.delete_file(desk, "work/d", recursive=True)
+
+
 def test_links_do_not_lead_around_a_rule(workspaces: Local, agent: Local, desk: str) -> None:
     """The twin: by the text of the path the rule would let each of them pass."""
     from carrel.model.policy import AGENT, decide

@@ -50,6 +50,11 @@ class Rule(Value):
         words += [f"for {self.run}"] if self.run else []
         return " ".join(words)
 
+    @property
+    def has_condition(self) -> bool:
+        """Whether it depends on the content."""
+        return (self.min_bytes, self.max_bytes, self.binary) != (None, None, None)
+
     def stated(self) -> dict[str, Any]:
         """Only what was said, as JSON."""
         return {key: value for key, value in self.as_dict().items() if value not in (None, [], "")}
@@ -158,12 +163,14 @@ def asks_for_content(policy: Policy, operation: str) -> bool:
 
 
 def differs_below(policy: Policy, operation: str, outcome: str) -> bool:
-    """Whether something inside a directory may be judged more strictly than the directory itself was."""
+    """Whether something inside a directory may be judged more strictly than the directory itself was.
+
+    By its path only a stricter rule can: a pattern that fits a directory fits all that is in it."""
     least = OUTCOMES.index(outcome)
     return any(
-        OUTCOMES.index(rule.outcome) > least
+        rule.has_condition or (rule.paths and OUTCOMES.index(rule.outcome) > least)
         for rule in policy.rules
-        if rule.paths and (not rule.operations or operation in rule.operations)
+        if not rule.operations or operation in rule.operations
     )
 
 

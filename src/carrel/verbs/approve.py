@@ -21,7 +21,7 @@ from carrel.model.approval import Approval
 from carrel.model.policy import OPERATIONS, Rule, matches, with_rule
 from carrel.model.workspace import LIVE
 from carrel.verbs import show
-from carrel.verbs.ask import expire, get, names, read_preview, void
+from carrel.verbs.ask import expire, expire_all, get, names, read_preview, void
 from carrel.verbs.permit import refuse_agents
 
 TYPE_CHECKING = False
@@ -47,7 +47,7 @@ def approvals(home: Home, workspace_id: str | None = None, *, every: bool = Fals
     found = [Approval(**record) for record in home.log.find_all("approval", task=task, live_only=not every)]
     if workspace_id is not None:
         found = [each for each in found if each.workspace_id == workspace_id]
-    overdue = {each.id for each in found if each.state in ("open", "granted") and expire(home, each)}
+    overdue = expire_all(home, found)
     current = [get(home, each.id) if each.id in overdue else each for each in found]
     return [each for each in current if every or each.state == "open"]
 

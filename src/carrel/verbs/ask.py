@@ -158,6 +158,20 @@ def expire(home: Home, approval: Approval) -> bool:
     return True
 
 
+def expire_all(home: Home, found: Iterable[Approval]) -> set[str]:
+    """Write down for all of these whose time is over that it is, together for each task; gives their ids."""
+    now = time.time()
+    overdue = [each for each in found if each.state in LIVE and now >= each.expires_at]
+    for task in {each.task_id for each in overdue}:
+        those = [each for each in overdue if each.task_id == task]
+        try:
+            home.record(task, *(events.ApprovalExpired(**names(each)) for each in those))
+        except WrongStatus:  # something became of one of them this instant
+            for each in those:
+                expire(home, each)
+    return {each.id for each in overdue}
+
+
 def void(home: Home, approval_id: str, reason: str) -> None:
     """Write down that an approval is for something that is not there any more."""
     approval = get(home, approval_id)

@@ -16,16 +16,18 @@ if TYPE_CHECKING:
     from carrel.snapshots.trees import Tree
     from carrel.system.entry import Held
 
-CANNOT = ""  # no state holds what is in tmp/
-_PARTS = ("work", "output")
+_PARTS = ("work", "output", "CLAUDE.md", "AGENTS.md")
+
+
+def is_kept(place: str) -> bool:
+    """Whether states hold what is at a place; they do not hold what is in tmp/."""
+    return place.partition("/")[0] in _PARTS
 
 
 def state_with(home: Home, workspace: Workspace, places: Mapping[str, Held], *, just_kept: bool = False) -> str | None:
     """The snapshot that holds what is at these places now, or None if the last one does not.
 
     Small files and links are compared by content. Of the rest only a state is good enough that was `just_kept`."""
-    if not any(place.partition("/")[0] in _PARTS for place in places):
-        return CANNOT
     workspace = show.by_uid(home, workspace.uid)  # others may have kept states since the caller looked
     if not workspace.last_snapshot or home.log.get("snapshot", workspace.last_snapshot) is None:
         return None
@@ -39,8 +41,6 @@ def state_with(home: Home, workspace: Workspace, places: Mapping[str, Held], *, 
 
 
 def _is_in(tree: Tree, place: str, held: Held, just_kept: bool) -> bool:
-    if place.partition("/")[0] not in _PARTS:
-        return True
     found = held.stat()
     if found is None:  # nothing there is easily kept
         return True

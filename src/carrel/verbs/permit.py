@@ -248,7 +248,10 @@ class Judge(Gate):
             def preview() -> Iterable[bytes]:
                 from carrel.verbs.preview import of_file
 
-                return of_file(request, held, to, content)
+                shown = list(of_file(request, held, to, content))
+                if _before(held, to) != request.digest_before:
+                    raise FileChanged(f"{request.path} is being changed by somebody else", hint="try again")
+                return shown
 
             facts = self._granted(workspace, request, decision, preview)
         return Verdict(facts, self._kept(spot, operation, [held] if to is None else [held, to]))
@@ -300,14 +303,14 @@ class Judge(Gate):
         """How a change that takes something away can be taken back; steps back if that is not kept yet."""
         if operation not in ("overwrite", "delete", "move"):
             return {}
-        from carrel.verbs.kept import CANNOT, state_with
+        from carrel.verbs.kept import is_kept, state_with
 
-        places = {spot.place(held): held for held in things}
+        places = {place: held for held in things if is_kept(place := spot.place(held))}
+        if not places:
+            return {}
         before = state_with(self._home, spot.workspace, places, just_kept=self._tries > 0)
         if before is None:
             raise _Unkept(spot.workspace)
-        if before == CANNOT:
-            return {}
         return {"operation_id": self._home.new_id(), "before": before, "places": list(places)}
 
     def keep(self, workspace: Workspace) -> None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from carrel.verbs.session import Session
     from carrel.verbs.sweep import Candidate
     from carrel.verbs.template import Template
-    from carrel.verbs.usage import Usage
+    from carrel.verbs.usage import Usage, WorkspaceUsage
     from carrel.verbs.watch import Watch
     from carrel.verbs.why import Explanation
 
@@ -441,6 +441,11 @@ class Local:
         from carrel.verbs.attend import read_output
 
         return read_output(self._home, run_id, offset, max_bytes=max_bytes)
+
+    def find_tail(self, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20) -> int:
+        from carrel.verbs.attend import find_tail
+
+        return find_tail(self._home, run_id, offset, max_bytes=max_bytes)
 
     def feed_input(self, run_id: str, source: int) -> None:
         from carrel.verbs.attend import feed_input
@@ -933,6 +938,11 @@ class Local:
         from carrel.verbs.usage import usage
 
         return usage(self._home, id)
+
+    def usage_of(self, id: str) -> WorkspaceUsage:
+        from carrel.verbs.usage import usage_of
+
+        return usage_of(self._home, id)
 
     def doctor(self) -> Sequence[Probe]:
         from carrel.verbs.doctor import doctor

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from carrel.verbs.session import Session
     from carrel.verbs.sweep import Candidate
     from carrel.verbs.template import Template
-    from carrel.verbs.usage import Usage
+    from carrel.verbs.usage import Usage, WorkspaceUsage
     from carrel.verbs.why import Explanation
 
     class Workspaces(Protocol):
@@ -190,6 +190,9 @@ if TYPE_CHECKING:
             self, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20
         ) -> tuple[Sequence[tuple[int, int, bytes]], int]:
             """Some of what a run printed so far, from an offset, and the offset to go on from."""
+
+        def find_tail(self, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20) -> int:
+            """From an offset on, the one at which about the last bytes of a run's output begin."""
 
         def glance(self, run_id: str, offset: int = 0, line: str = "") -> Glance:
             """The last line that a run printed, and where to look on from."""
@@ -508,6 +511,9 @@ if TYPE_CHECKING:
 
         def usage(self, id: str | None = None) -> Usage:
             """What takes space."""
+
+        def usage_of(self, id: str) -> WorkspaceUsage:
+            """What one workspace takes and may take, without a look at anything else."""
 
         def doctor(self) -> Sequence[Probe]:
             """What this machine can do."""

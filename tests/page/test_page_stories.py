@@ -177,3 +177,88 @@ def test_a_restart_of_the_server_heals_the_page(page: Page, server: Server, work
         expect(page.get_by_role("link", name="after/a")).to_be_visible(timeout=60_000)
     finally:
         again.stop()
+
+
+def test_fork_compare_apply_the_best(page: Page, project: Path, workspaces: Local) -> None:
+    workspaces.create(f"overlay:{project}", id="race/a")
+    page.get_by_role("link", name="race/a").click()
+    page.get_by_role("button", name="Fork").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("How many").fill("2")
+    dialog.get_by_role("button", name="Fork").click()
+    expect(page.locator(".toasts")).to_contain_text("Made race/a-1, race/a-2")
+    good = "sed -i s/user$/user.strip/ src/login.py"
+    tries = {"race/a": "echo no > README.md; exit 1", "race/a-1": f"{good}; seq 9 > notes", "race/a-2": good}
+    for desk, command in tries.items():
+        workspaces.wait(workspaces.run(desk, ["sh", "-c", command]).id)
+
+    page.get_by_role("link", name="Compare").click()
+    page.get_by_role("heading", name="Compare race").wait_for()
+    lanes = page.get_by_role("article")
+    expect(lanes).to_have_count(3)
+    expect(lanes.nth(0)).to_contain_text("race/a-2")
+    expect(lanes.nth(0)).to_contain_text("best")
+    expect(lanes.nth(1)).to_contain_text("2 files, +10 −1")
+    expect(lanes.nth(2)).to_contain_text("failed, exit 1")
+    row = page.get_by_role("row").filter(has_text="src/login.py")
+    expect(row.get_by_text("changed", exact=True)).to_have_count(2)
+
+    lanes.nth(0).get_by_role("button", name="Apply").click()
+    page.get_by_role("dialog").get_by_role("button", name="Apply").click()
+    expect(page.locator(".toasts")).to_contain_text("Applied: 1 written")
+    assert "strip" in (project / "src" / "login.py").read_text()
+
+    page.get_by_role("article").filter(has_text="race/a-2").get_by_role("button", name="Destroy the others").click()
+    page.get_by_role("dialog").get_by_role("button", name="Destroy 2").click()
+    expect(page.get_by_role("article")).to_have_count(1)
+    assert [desk.id for desk in workspaces.list()] == ["race/a-2"]
+    page.get_by_role("button", name="Undo").last.click()
+    expect(page.get_by_role("article")).to_have_count(3)
+
+
+def test_a_race_is_shown_with_its_checks(page: Page, server: Server, project: Path, workspaces: Local) -> None:
+    workspaces.race(
+        f"overlay:{project}", ["sh", "-c", "echo {n} > n; test {n} != 3"], count=3, check="grep -q 2 n", task="three"
+    )
+    page.get_by_role("link", name="Compare three").first.click()
+    lanes = page.get_by_role("article")
+    expect(lanes.nth(0)).to_contain_text("three/2")
+    expect(lanes.nth(0)).to_contain_text("✓ passed")
+    expect(lanes.nth(1)).to_contain_text("✗ exit 1")
+    expect(page.get_by_text("check: grep -q 2 n")).to_be_visible()
+
+
+def test_what_both_sides_changed_is_shown_before_it_is_written(page: Page, project: Path, workspaces: Local) -> None:
+    workspaces.create(f"overlay:{project}", id="both/a")
+    workspaces.write_file("both/a", "work/README.md", "# Our shop\n")
+    (project / "README.md").write_text("# Their shop\n")
+    page.get_by_role("link", name="both/a").click()
+    page.get_by_role("button", name="Apply").click()
+    page.get_by_role("dialog").get_by_role("button", name="Apply").click()
+    dialog = page.get_by_role("dialog").filter(has_text="Both sides changed")
+    expect(dialog).to_contain_text("README.md")
+    assert (project / "README.md").read_text() == "# Their shop\n"
+    dialog.get_by_role("button", name="Write with markers").click()
+    expect(page.locator(".toasts")).to_contain_text("1 with conflict markers")
+    written = (project / "README.md").read_text()
+    assert "# Our shop" in written
+    assert "# Their shop" in written
+    page.get_by_role("button", name="Undo").last.click()
+    expect(page.locator(".toasts")).to_contain_text("Taken back")
+    assert (project / "README.md").read_text() == "# Their shop\n"
+
+
+def test_much_output_is_shown_from_near_its_end(page: Page, workspaces: Local) -> None:
+    workspaces.create(id="loud/a")
+    run = workspaces.run("loud/a", ["sh", "-c", "seq 1000000; echo the end"])
+    workspaces.wait(run.id)
+    page.get_by_role("link", name="loud/a").click()
+    open_tab(page, "Runs")
+    expect(page.locator(".xterm-rows")).to_contain_text("the end")
+    open_tab(page, "Changes")
+    open_tab(page, "Runs")
+    expect(page.locator(".xterm-rows")).to_contain_text("the end")
+    start = workspaces.find_tail(run.id)
+    pieces, _ = workspaces.read_output(run.id, start, max_bytes=1 << 30)
+    assert start > 5_000_000
+    assert 900_000 < sum(len(data) for _, _, data in pieces) <= 1 << 20

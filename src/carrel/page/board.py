@@ -1,7 +1,9 @@
 """What every open tab shows of all workspaces, kept up to date once for all of them.
 
 One thread follows the log and notes whose rows are old; another brings them up to date, and looks at what active runs
-print. A tab asks for what is newer than what it has: cost grows with what changed.
+print; a third measures what workspaces hold, which takes longer, so each is measured at most once a second, and those
+that nothing happened to since we began one after another with pauses. A tab asks for what is newer than what it has:
+cost grows with what changed.
 """
 
 from __future__ import annotations
@@ -17,8 +19,6 @@ from carrel.model.run import ACTIVE
 from carrel.model.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from carrel.local import Local
     from carrel.model.event import Event
     from carrel.model.run import Run
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 TICK_SECONDS = 0.25
+_REST_SECONDS = 1.0  # between two measurements of one workspace, and ten times what the last one took
+_SLICE_SECONDS = 0.1  # of each tick, for workspaces that were not measured yet
 MINUTES = 60  # that the charts look back
+_MOST_GONE = 10_000
 _RECENT = 200  # events that are kept for a tab that is opened
 # What says nothing about what a workspace holds or does.
 _QUIET = frozenset({"file_read", "network_denied", "message_sent"})
@@ -42,6 +45,11 @@ class Board:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._dirty: set[str] = set()  # ids whose row is old
+        self._due: dict[str, float] = {}  # ids to measure, and from when on
+        self._rested: dict[str, float] = {}  # from when on a workspace may be measured again
+        self._unmeasured: deque[str] = deque()  # those that nothing happened to, the next at the end
+        self._uids: dict[str, str] = {}  # of live workspaces, by id
+        self._tasks: dict[str, set[str]] = {}  # uids of live workspaces, by task
         self._runs: dict[str, Run] = {}  # active ones
         self._glances: dict[str, Glance] = {}
         self._threads: list[threading.Thread] = []
@@ -57,9 +65,11 @@ class Board:
     def start(self) -> None:
         """Begin to follow."""
         head = self._read_past()
-        for workspace in self._workspaces.list():
-            self._dirty.add(workspace.id)
-        for work in (self._follow, self._refresh):
+        found = sorted(self._workspaces.list(), key=lambda workspace: workspace.updated_at)
+        for workspace in found:
+            self._put(self._row(workspace))
+        self._unmeasured.extend(workspace.id for workspace in found)
+        for work in (self._follow, self._refresh, self._measure):
             thread = threading.Thread(target=work, args=(head,) if work == self._follow else (), daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -81,7 +91,12 @@ class Board:
     def row_of(self, workspace_id: str) -> Row | None:
         """The row of one workspace, if it is live."""
         with self._lock:
-            return next((row for row in self.rows.values() if row["id"] == workspace_id), None)
+            return self.rows.get(self._uids.get(workspace_id, ""))
+
+    def rows_of(self, task: str) -> list[Row]:
+        """The rows of the live workspaces of one task."""
+        with self._lock:
+            return sorted((self.rows[uid] for uid in self._tasks.get(task, ())), key=lambda row: str(row["id"]))
 
     def active_runs(self) -> list[Run]:
         """The runs that have not ended."""
@@ -171,21 +186,20 @@ class Board:
             self._look_at_runs()
 
     def _renew(self, workspace_id: str) -> None:
-        workspace = next(iter(self._found(workspace_id)), None)
+        workspace = self._find(workspace_id)
         known = self.row_of(workspace_id)
-        if workspace is None:
-            if known:
-                self._drop(known["uid"])
-            return
-        if known and known["uid"] != workspace.uid:
+        if known and (workspace is None or known["uid"] != workspace.uid):
             self._drop(known["uid"])
-        self._put(self._row(workspace))
+        if workspace is not None:
+            self._put(self._row(workspace))
+            with self._lock:
+                self._due.setdefault(workspace_id, self._rested.get(workspace_id, 0.0))
 
-    def _found(self, workspace_id: str) -> Iterable[Workspace]:
+    def _find(self, workspace_id: str) -> Workspace | None:
         try:
-            yield self._workspaces.get(workspace_id)
+            return self._workspaces.get(workspace_id)
         except CarrelError:
-            return
+            return None
 
     def _row(self, workspace: Workspace) -> Row:
         run = next((each for each in self.active_runs() if each.workspace_id == workspace.id), None)
@@ -193,29 +207,12 @@ class Board:
             "uid": workspace.uid,
             "id": workspace.id,
             "task": workspace.task_id,
-            "agent": workspace.agent_id,
             "state": "running" if run else workspace.state,
             "origin": printable(workspace.source),
-            "created_at": workspace.created_at,
-            "updated_at": workspace.updated_at,
+            "pinned": workspace.pinned,
             "run": run.id if run else "",
             "since": run.created_at if run else workspace.updated_at,
-            "doing": "",
-            "changed": self._changed(workspace),
-            "size": self._size(workspace),
         }
-
-    def _changed(self, workspace: Workspace) -> int | None:
-        try:
-            return len(self._workspaces.status(workspace.id))
-        except CarrelError:
-            return None
-
-    def _size(self, workspace: Workspace) -> int | None:
-        try:
-            return self._workspaces.usage(workspace.id).workspaces_bytes
-        except CarrelError:
-            return None
 
     def _look_at_runs(self) -> None:
         for run in self.active_runs():
@@ -223,23 +220,93 @@ class Board:
             now = self._workspaces.glance(run.id, *((before.offset, before.line) if before else ()))
             self._glances[run.id] = now
             row = self.row_of(run.workspace_id)
-            if row and row["doing"] != now.line:
-                self._put({**row, "doing": printable(now.line)[:200]})
+            if row and now != before:
+                self._put({"uid": row["uid"], "doing": printable(now.line)[:200]})
+                with self._lock:  # whoever prints may have changed something too, which no event says
+                    self._due.setdefault(run.workspace_id, self._rested.get(run.workspace_id, 0.0))
 
-    def _put(self, row: Row) -> None:
+    # -- measuring -----------------------------------------------------------------------------------------------------
+
+    def _measure(self) -> None:
+        spent = 0.0
+        while not self._stop.wait(max(TICK_SECONDS, spent)):
+            now = time.monotonic()
+            with self._lock:
+                due = [workspace_id for workspace_id, at in self._due.items() if at <= now]
+                for workspace_id in due:
+                    del self._due[workspace_id]
+            for workspace_id in due:
+                self._measure_one(workspace_id)
+            until = time.monotonic() + _SLICE_SECONDS
+            while self._unmeasured and time.monotonic() < until:
+                workspace_id = self._unmeasured.pop()
+                if workspace_id not in self._rested:
+                    self._measure_one(workspace_id)
+            spent = time.monotonic() - now
+
+    def _measure_one(self, workspace_id: str) -> None:
+        row = self.row_of(workspace_id)
+        if row is None or self._stop.is_set():
+            return
+        began = time.monotonic()
+        try:
+            used = self._workspaces.usage_of(workspace_id)
+            changed = len(self._workspaces.status(workspace_id))
+        except CarrelError:
+            return  # it is gone, or away for a moment; the next event asks again
+        ended = time.monotonic()
+        self._rested[workspace_id] = ended + max(_REST_SECONDS, 10 * (ended - began))
+        self._put({"uid": row["uid"], "changed": changed, "size": used.bytes, "shared": used.shared_bytes})
+
+    # -- rows ----------------------------------------------------------------------------------------------------------
+
+    def _put(self, part: Row) -> None:
+        """Renew a row, or the part of it that is given."""
         with self._lock:
-            known = self.rows.get(row["uid"], {})
-            if row["run"] and row["run"] == known.get("run") and not row["doing"]:
-                row["doing"] = known["doing"]
-            if {**known, "version": 0} == {**row, "version": 0}:
+            known = self.rows.get(part["uid"])
+            if known is None and "id" not in part:
+                return  # it went while it was looked at
+            row = {**(known or _BLANK), **part}
+            if not row["run"]:
+                row["doing"] = ""
+            if known == row:
                 return
             self.version += 1
             self.rows[row["uid"]] = {**row, "version": self.version}
+            if known is None:
+                self._add(row)
+
+    def _add(self, row: Row) -> None:
+        self.gone.pop(row["uid"], None)  # it was taken back
+        self._uids[row["id"]] = row["uid"]
+        members = self._tasks.setdefault(row["task"], set())
+        members.add(row["uid"])
+        if len(members) > 1:
+            self._flag(members if len(members) == 2 else {row["uid"]}, several=True)
 
     def _drop(self, uid: str) -> None:
         with self._lock:
-            if self.rows.pop(uid, None) is not None:
-                self.version += 1
-                self.gone[uid] = self.version
-                while len(self.gone) > 10_000:
-                    del self.gone[next(iter(self.gone))]
+            row = self.rows.pop(uid, None)
+            if row is None:
+                return
+            self.version += 1
+            self.gone[uid] = self.version
+            while len(self.gone) > _MOST_GONE:
+                del self.gone[next(iter(self.gone))]
+            self._uids.pop(row["id"], None)
+            for noted in (self._due, self._rested, self.marks):
+                noted.pop(row["id"], None)
+            members = self._tasks[row["task"]]
+            members.discard(uid)
+            if len(members) == 1:
+                self._flag(members, several=False)
+            elif not members:
+                del self._tasks[row["task"]]
+
+    def _flag(self, uids: set[str], *, several: bool) -> None:
+        """Say of workspaces whether their task has others to compare them with."""
+        for uid in uids:
+            self.rows[uid] = {**self.rows[uid], "several": several, "version": self.version}
+
+
+_BLANK: Row = {"doing": "", "changed": None, "size": None, "shared": None, "several": False, "version": 0}

@@ -37,8 +37,7 @@ class _Changes:
         for choice in (self.old, self.new, self.view):
             choice.on_value_change(lambda: self.renew(force=True))
         self.shown: tuple[object, ...] | None = None
-        desk.on_change(self.renew)
-        ui.timer(0, self.renew, once=True)
+        desk.on_open("Changes", self.renew)
 
     async def renew(self, *, force: bool = False) -> None:
         await self._states()

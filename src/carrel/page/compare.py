@@ -1,16 +1,40 @@
-"""Desks of one task side by side."""
+"""The desks of one task side by side: which did best, what they changed, and what several of them changed."""
 
 from __future__ import annotations
 
+import shlex
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
 
-from carrel.page.frame import frame
+from carrel.errors import CarrelError
+from carrel.model.text import printable
+from carrel.page import actions
+from carrel.page.desk import Desk
+from carrel.page.frame import attempt, confirm, frame, lasting, say_undoable
+from carrel.page.site import desk_url
+from carrel.page.text import count, span
 
 if TYPE_CHECKING:
+    from carrel.model.race import Comparison, Lane, Race
     from carrel.page.site import Site
+
+_TICK_SECONDS = 0.5
+_MOST_LANES = 100
+_MOST_PATHS = 200
+_MOST_COLUMNS = 12
+_STYLE = """
+.lanes { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(17rem, 100%), 1fr)); gap: 1rem; }
+.lane.best { border-color: var(--brand); border-width: 2px; }
+.lane dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem .8rem; margin: 0; }
+.lane dt { color: var(--dim); } .lane dd { margin: 0; overflow-wrap: anywhere; }
+.good { color: var(--add-text); } .poor { color: var(--del-text); }
+table.paths { border-collapse: collapse; } table.paths th { font-weight: 600; text-align: left; }
+table.paths td, table.paths th { padding: .15rem .7rem; border-bottom: 1px solid var(--line); }
+table.paths td:first-child { overflow-wrap: anywhere; }
+"""
 
 
 def page(site: Site) -> Callable[..., Any]:
@@ -18,6 +42,171 @@ def page(site: Site) -> Callable[..., Any]:
 
     def show(task: str) -> None:
         with frame(site, "/"):
-            ui.label(f"Compare {task}").classes("text-xl font-bold").props('role="heading" aria-level="1"')
+            _Compare(site, task)
 
     return show
+
+
+class _Compare:
+    def __init__(self, site: Site, task: str) -> None:
+        self.site = site
+        self.task = task
+        self.mark: list[tuple[str, int]] | None = None
+        self.rested = 0.0
+        self.shown: object = None
+        ui.add_css(_STYLE)
+        ui.label(f"Compare {printable(task)}").classes("text-xl font-bold").props('role="heading" aria-level="1"')
+        self.about = ui.label("Comparing …").classes("dim").props('role="status"')
+        self.box = ui.column().classes("w-full gap-4 mt-3")
+        ui.timer(_TICK_SECONDS, self._tick)
+
+    async def _tick(self) -> None:
+        """Compare again if anything happened to one of them since, and not the whole time."""
+        rows = self.site.board.rows_of(self.task)
+        mark = [(str(row["id"]), int(row["version"])) for row in rows]
+        began = time.monotonic()
+        if mark == self.mark or began < self.rested:
+            return
+        self.mark = mark
+        await self._renew([id for id, _ in mark][:_MOST_LANES])
+        self.rested = time.monotonic() + max(1.0, 3 * (time.monotonic() - began))
+
+    async def _renew(self, ids: list[str]) -> None:
+        found = await attempt(self.site.workspaces.compare, ids)
+        race = await attempt(self._find_race)
+        if found is None or (found, race) == self.shown:
+            return
+        self.shown = (found, race)
+        self.about.set_text(_told(found, race))
+        self.box.clear()
+        with self.box:
+            if not found.lanes:
+                _nothing()
+                return
+            with ui.element("div").classes("lanes w-full"):
+                for lane in found.lanes:
+                    self._lane(lane, found)
+            if len(found.lanes) > 1:
+                _paths(found)
+
+    def _find_race(self) -> Race | None:
+        try:
+            return self.site.workspaces.get_race(self.task)
+        except CarrelError:
+            return None
+
+    def _lane(self, lane: Lane, found: Comparison) -> None:
+        is_best = found.best is lane
+        with ui.column().classes("panel lane gap-2" + (" best" if is_best else "")).props('role="article"'):
+            with ui.row().classes("w-full items-center gap-2 no-wrap"):
+                ui.label(f"{lane.rank}.").classes("text-lg dim")
+                ui.link(lane.workspace_id, desk_url(lane.workspace_id)).classes("font-bold break-all grow")
+                if is_best:
+                    ui.badge("best").props('color="primary"')
+            with ui.element("dl").classes("w-full"):
+                _fact("Result", *_result(lane))
+                _fact("Time", span(lane.seconds) if lane.seconds else "–")
+                if lane.check_state:
+                    _fact("Check", *_check(lane))
+                _fact("Changed", f"{count(lane.files, 'file')}, +{lane.added} −{lane.removed}" if lane.files else "–")
+                if lane.shared_paths:
+                    _fact("In common", f"{lane.shared_paths} of {lane.files}")
+            ui.space()
+            with ui.row().classes("gap-1"):
+                ui.button("Diff", on_click=lambda: ui.navigate.to(desk_url(lane.workspace_id, tab="Changes"))).props(
+                    "flat dense no-caps"
+                )
+                ui.button("Apply", on_click=lasting(lambda: actions.apply(Desk(self.site, lane.workspace_id)))).props(
+                    f"dense no-caps {'unelevated' if is_best else 'outline'}"
+                ).classes("px-2")
+                if len(found.lanes) > 1:
+                    others = [each.workspace_id for each in found.lanes if each is not lane]
+                    keep_only = lasting(lambda: self._keep_only(lane.workspace_id, others))
+                    ui.button("Destroy the others", on_click=keep_only).props("flat dense no-caps")
+
+    async def _keep_only(self, kept: str, others: list[str]) -> None:
+        agreed = await confirm(
+            f"Keep {kept}, destroy the others",
+            f"{count(len(others), 'desk')} will go to the trash, with what they changed and nobody applied:",
+            f"Undo brings all of them back, for {self.site.settings.workspaces.trash_days:g} days.",
+            f"Destroy {len(others)}",
+            details=others,
+        )
+        if agreed:
+            gone = await attempt(self.site.workspaces.destroy, *others, force=True, reason=f"{kept} was kept")
+            if gone:
+                say_undoable(self.site, f"{count(len(gone), 'desk')} in the trash", gone[0].operation_id)
+
+
+def _nothing() -> None:
+    with ui.column().classes("panel w-full"):
+        ui.label("There is nothing to compare").classes("font-bold")
+        ui.label("Fork a desk, or let several try the same thing, and rank them by a check of yours:")
+        ui.code("aw race --source . -n 3 --check 'make test' -- ./attempt {n}", language="bash").classes("w-full")
+        ui.link("All desks", "/")
+
+
+def _told(found: Comparison, race: Race | None) -> str:
+    parts = [count(len(found.lanes), "desk")]
+    if race is not None:
+        parts.append(f"race {race.state}: {printable(shlex.join(race.command))[:120]}")
+        if race.check:
+            check = race.check[2] if race.check[:2] == ["sh", "-c"] and len(race.check) == 3 else shlex.join(race.check)
+            parts.append(f"check: {printable(check)[:80]}")
+        gone = {lane.workspace_id for lane in race.lanes} - {lane.workspace_id for lane in found.lanes}
+        if gone:
+            parts.append(f"{len(gone)} of them no longer here")
+    return " · ".join(parts)
+
+
+def _fact(name: str, value: str, look: str = "") -> None:
+    with ui.element("dt"):
+        ui.label(name)
+    with ui.element("dd"):
+        ui.label(value).classes(look)
+
+
+def _result(lane: Lane) -> tuple[str, str]:
+    if lane.state == "waiting":
+        return "nothing ran", "dim"
+    if lane.ran_well:
+        return "✓ ok", "good"
+    if lane.state in ("starting", "running"):
+        return lane.state, ""
+    code = f", exit {lane.exit_code}" if lane.exit_code is not None else ""
+    return f"✗ {lane.state.replace('_', ' ')}{code}", "poor"
+
+
+def _check(lane: Lane) -> tuple[str, str]:
+    took = f", {span(lane.check_seconds)}" if lane.check_seconds else ""
+    if lane.passed:
+        return f"✓ passed{took}", "good"
+    code = f"exit {lane.check_code}" if lane.check_code is not None else lane.check_state.replace("_", " ")
+    return f"✗ {code}{took}", "poor"
+
+
+def _paths(found: Comparison) -> None:
+    """Who changed what: what several changed comes first, for there they compete."""
+    lanes = found.lanes[:_MOST_COLUMNS]
+    common = {each.path for each in found.shared}
+    paths = sorted({path for lane in lanes for path in lane.paths}, key=lambda path: (path not in common, path))
+    if not paths:
+        return
+    with ui.element("section").classes("panel w-full overflow-x-auto").props('tabindex="0" aria-label="Changed files"'):
+        with ui.element("table").classes("paths w-full"):
+            with ui.element("thead"), ui.element("tr"):
+                for name in ("Changed file", *(lane.workspace_id for lane in lanes)):
+                    with ui.element("th").props('scope="col"'):
+                        ui.label(name)
+            with ui.element("tbody"):
+                for path in paths[:_MOST_PATHS]:
+                    with ui.element("tr"):
+                        with ui.element("td").classes("mono" + (" font-bold" if path in common else "")):
+                            ui.label(printable(path))
+                        for lane in lanes:
+                            with ui.element("td"):
+                                ui.label("changed" if path in lane.paths else "").classes("dim")
+        if len(paths) > _MOST_PATHS:
+            ui.label(f"and {len(paths) - _MOST_PATHS} more files").classes("dim mt-2")
+        if len(found.lanes) > len(lanes):
+            ui.label(f"of the first {len(lanes)} desks").classes("dim mt-2")

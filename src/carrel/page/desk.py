@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
@@ -10,6 +11,7 @@ from nicegui import ui
 from carrel.errors import CarrelError
 from carrel.page import actions, changes, files, runs, timeline, walls
 from carrel.page.frame import frame
+from carrel.page.site import compare_url
 
 if TYPE_CHECKING:
     from carrel.page.site import Site
@@ -33,22 +35,34 @@ class Desk:
         self.site = site
         self.id = workspace_id
         self.verbs = site.workspaces
-        self._renewers: list[Callable[[], Any]] = []
-        self._waiting: dict[str, Callable[[], Any]] = {}
+        self._renewers: dict[str, Callable[[], Awaitable[None]]] = {}
+        self._waiting: dict[str, Callable[[], Awaitable[None]]] = {}
+        self._tab = ""
+        self._old: set[str] = set()  # tabs that show less than what happened
+        self._rested = 0.0
         self._mark: tuple[int, int] | None = None
 
-    def on_change(self, renew: Callable[[], Any]) -> None:
-        """Call this whenever something happened to the workspace."""
-        self._renewers.append(renew)
+    def on_open(
+        self, tab: str, begin: Callable[[], Awaitable[None]], renew: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """What a tab does when it is first looked at, and afterwards when something has happened to the workspace."""
+        self._waiting[tab] = begin
+        self._renewers[tab] = renew or begin
 
-    def on_open(self, name: str, begin: Callable[[], Any]) -> None:
-        """Call this when a tab is first looked at: what it shows does not exist in the browser before."""
-        self._waiting[name] = begin
-
-    async def _opened(self, name: str) -> None:
-        begin = self._waiting.pop(name, None)
+    async def _opened(self, tab: str) -> None:
+        self._tab = tab
+        begin = self._waiting.pop(tab, None)
         if begin is not None:
+            self._old.discard(tab)
             await begin()
+        elif tab in self._old:
+            await self._renew()
+
+    async def _renew(self) -> None:
+        """Renew the tab that is looked at; the others wait until they are."""
+        self._old.discard(self._tab)
+        if self._tab and self._tab not in self._waiting:
+            await self._renewers[self._tab]()
 
     def show(self, tab: str) -> None:
         with frame(self.site, "/"):
@@ -60,7 +74,8 @@ class Desk:
             with ui.row().classes("w-full items-center gap-3"):
                 ui.label(self.id).classes("text-xl font-bold").props('role="heading" aria-level="1"')
                 state = ui.badge("").props("outline")
-                facts = ui.label("").classes("dim grow")
+                facts = ui.label("").classes("dim break-all")
+                others = ui.link("Compare", compare_url(workspace.task_id)).tooltip("with the other desks of its task")
             actions.bar(self)
             with ui.tabs().props("no-caps dense align=left").classes("w-full") as tabs:
                 for name in TABS:
@@ -73,26 +88,28 @@ class Desk:
         def head() -> None:
             row = self.site.board.row_of(self.id)
             state.set_text(row["state"] if row else "gone")
+            others.set_visibility(bool(row and row["several"]))
             changed = row["changed"] if row else None
             facts.set_text(f"from {workspace.source}" + (f" · {changed} changed" if changed else ""))
 
         tabs.on_value_change(lambda: self._opened(str(tabs.value)))
         ui.timer(0, lambda: self._opened(tab), once=True)
-        self.on_change(head)
         head()
-        ui.timer(0.5, self._tick)
+        ui.timer(0.5, lambda: self._tick(head))
 
-    async def _tick(self) -> None:
+    async def _tick(self, head: Callable[[], None]) -> None:
         """Renew what is shown if anything happened to this workspace since."""
         row = self.site.board.row_of(self.id)
         mark = (row["version"] if row else -1, self.site.board.marks.get(self.id, 0))
-        if mark == self._mark:
+        began = time.monotonic()
+        if mark == self._mark or began < self._rested:
             return
         self._mark = mark
-        for renew in self._renewers:
-            result = renew()
-            if hasattr(result, "__await__"):
-                await result
+        self._old = set(TABS)
+        head()
+        await self._renew()
+        ended = time.monotonic()
+        self._rested = ended + 3 * (ended - began)  # a large desk that is busy does not keep the machine busy
 
 
 def _absent(error: CarrelError) -> None:

@@ -55,7 +55,7 @@ class _Files:
             self.viewer = ui.column().classes("panel w-full min-h-64 gap-2")
         with self.viewer:
             ui.label("Choose a file on the left.").classes("dim")
-        desk.on_open("Files", self._first)
+        desk.on_open("Files", self._first, self._renew)
 
     def _grid(self) -> ui.aggrid:
         grid = ui.aggrid(
@@ -86,7 +86,6 @@ class _Files:
         return grid
 
     async def _first(self) -> None:
-        self.desk.on_change(self._renew)
         await self._learn_marks()
         self.rows = await self._entries("", 0)
         work = next((row for row in self.rows if row["path"] == "work"), None)

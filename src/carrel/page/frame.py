@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,6 +36,9 @@ body { font-family: system-ui, sans-serif; }
 body.body--dark .bar a[aria-current=page] { color: #06211f; }
 a { color: var(--brand); }
 a:focus-visible, button:focus-visible, [tabindex]:focus-visible { outline: 2px solid var(--brand); }
+.state.running { color: var(--brand); font-weight: 700; }
+.state.creating, .state.gone { color: var(--dim); } .state.failed, .state.broken { color: var(--del-text); }
+.pin { font-size: .95rem; margin-left: .35rem; vertical-align: middle; color: var(--dim); }
 .toasts { position: fixed; right: 1rem; bottom: 1rem; z-index: 6000; max-width: min(34rem, 92vw); gap: .5rem; }
 .toast { background: #20262c; color: #fff; border-radius: 8px; padding: .7rem 1rem; box-shadow: 0 4px 16px #0006; }
 .toast.bad { background: #7d1521; }
@@ -110,7 +113,7 @@ def say(text: str, *, hint: str = "", bad: bool = False, action: tuple[str, Call
                     if hasattr(result, "__await__"):
                         await result
 
-                ui.button(name, on_click=chosen).props("flat dense no-caps")
+                ui.button(name, on_click=lasting(chosen)).props("flat dense no-caps")
             ui.button(icon="close", on_click=toast.delete).props('flat round dense aria-label="Close"')
 
         def fade() -> None:
@@ -118,6 +121,18 @@ def say(text: str, *, hint: str = "", bad: bool = False, action: tuple[str, Call
                 toast.delete()
 
         ui.timer(_TOAST_SECONDS, fade, once=True)
+
+
+def lasting(act: Callable[[], Any]) -> Callable[[], Awaitable[None]]:
+    """A handler for a button that may be drawn anew while what it does goes on: it belongs to the page."""
+
+    async def handle() -> None:
+        with context.client.toasts:  # type: ignore[attr-defined]
+            result = act()
+            if hasattr(result, "__await__"):
+                await result
+
+    return handle
 
 
 async def attempt(verb: Callable[..., T], *arguments: Any, **options: Any) -> T | None:

@@ -10,7 +10,7 @@ from nicegui import ui
 
 from carrel.model.text import printable
 from carrel.page import patch
-from carrel.page.frame import attempt, confirm, frame, say
+from carrel.page.frame import attempt, confirm, frame, lasting, say
 from carrel.page.site import desk_url
 from carrel.page.text import clock, count, span
 
@@ -107,13 +107,15 @@ class _Inbox:
             with ui.row().classes("w-full items-center gap-2"):
                 comment = ui.input(placeholder="Comment (optional)").props("dense outlined").classes("grow")
                 comment.props('aria-label="Comment"')
-                ui.button("Allow", on_click=lambda: self._decide([asked.id], comment.value, allow=True)).props(
+                ui.button("Allow", on_click=lasting(lambda: self._decide([asked.id], comment.value, allow=True))).props(
                     "no-caps unelevated"
                 )
-                ui.button("Deny", on_click=lambda: self._decide([asked.id], comment.value, allow=False)).props(
+                ui.button("Deny", on_click=lasting(lambda: self._decide([asked.id], comment.value, allow=False))).props(
                     "no-caps outline"
                 )
-                ui.button("Allow all like this …", on_click=lambda: self._allow_alike(asked)).props("no-caps flat")
+                ui.button("Allow all like this …", on_click=lasting(lambda: self._allow_alike(asked))).props(
+                    "no-caps flat"
+                )
 
     # -- deciding ------------------------------------------------------------------------------------------------------
 

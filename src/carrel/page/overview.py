@@ -9,7 +9,7 @@ from nicegui import ui
 
 from carrel.page import create
 from carrel.page.frame import frame
-from carrel.page.site import desk_url
+from carrel.page.site import compare_url, desk_url
 
 if TYPE_CHECKING:
     from carrel.page.board import Board, Row
@@ -20,7 +20,13 @@ _CHART_SECONDS = 5
 _MOST_BARS = 15
 
 # Cells show text as text: a name or an output line with markup in it stays what it is.
-_LINK = """p => { const a = document.createElement('a'); a.textContent = p.value; a.href = p.data.href; return a; }"""
+_LINK = """p => { const a = document.createElement('a'); a.textContent = p.value; a.href = p.data.href;
+    if (!p.data.pinned) return a;
+    const box = document.createElement('span'), mark = document.createElement('span');
+    mark.className = 'material-icons pin'; mark.textContent = 'push_pin'; mark.title = 'pinned: no sweep takes it';
+    box.append(a, mark); return box; }"""
+_COMPARE = """p => { if (!p.value) return ''; const a = document.createElement('a'); a.textContent = 'Compare';
+    a.setAttribute('aria-label', 'Compare ' + p.data.task); a.href = p.value; return a; }"""
 _ENTER = "e => { if (e.event.key === 'Enter') window.location = e.data.href }"
 _SIZE = """p => { let n = p.value; if (n === null || n === undefined) return '';
     for (const unit of ['B', 'KiB', 'MiB', 'GiB']) {
@@ -30,7 +36,7 @@ _SIZE = """p => { let n = p.value; if (n === null || n === undefined) return '';
 _AGE = """p => { if (!p.value) return ''; const s = Math.max(0, (Date.now() - Date.parse(p.value)) / 1000);
     return s < 60 ? Math.floor(s) + ' s' : s < 3600 ? Math.floor(s / 60) + ' min' :
            s < 86400 ? Math.floor(s / 3600) + ' h' : Math.floor(s / 86400) + ' d' }"""
-_STATE = "p => ({running: 'font-bold', failed: 'text-negative'}[p.value] || '')"
+_STATE = "p => 'state ' + p.value"
 _COLUMNS: list[dict[str, Any]] = [
     {"headerName": "Desk", "field": "id", ":cellRenderer": _LINK, "flex": 3, "minWidth": 150, "sort": "asc"},
     {"headerName": "State", "field": "state", "width": 105, ":cellClass": _STATE},
@@ -38,6 +44,7 @@ _COLUMNS: list[dict[str, Any]] = [
     {"headerName": "For", "field": "since", "width": 90, ":valueFormatter": _AGE},
     {"headerName": "Changed", "field": "changed", "width": 105, "type": "numericColumn"},
     {"headerName": "Size", "field": "size", "width": 110, "type": "numericColumn", ":valueFormatter": _SIZE},
+    {"headerName": "Others", "field": "compare", ":cellRenderer": _COMPARE, "width": 100, "sortable": False},
     {"headerName": "Origin", "field": "origin", "flex": 3, "minWidth": 140},
 ]
 
@@ -104,7 +111,7 @@ def _grid(board: Board) -> ui.aggrid:
 
 
 def _shown(row: Row) -> Row:
-    return {**row, "href": desk_url(row["id"])}
+    return {**row, "href": desk_url(row["id"]), "compare": compare_url(row["task"]) if row["several"] else ""}
 
 
 def _keep_live(board: Board, grid: ui.aggrid, empty: _Empty) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,8 @@ from nicegui import ui
 from carrel.errors import CarrelError
 from carrel.model.moment import seconds
 from carrel.model.text import printable
-from carrel.page.frame import attempt, say
-from carrel.page.text import clock, span
+from carrel.page.frame import attempt, lasting, say
+from carrel.page.text import clock, size, span
 
 if TYPE_CHECKING:
     from carrel.model.run import Run
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _READ_SECONDS = 0.25
 _MOST_RUNS = 100
+_TAIL_BYTES = 1 << 20  # of a long output; the browser keeps 10,000 lines
+_decoder = codecs.getincrementaldecoder("utf-8")
 _SCREEN = {"convertEol": True, "scrollback": 10_000, "fontSize": 13}
 
 
@@ -35,6 +38,8 @@ class _Runs:
         self.chosen = ""
         self.offset = 0
         self.ended = False
+        self.decoder = _decoder("replace")
+        self.shown: list[str] = []
         self.conversation: Conversation | None = None
         with ui.row().classes("w-full items-end gap-2"):
             self.command = ui.input("Command", placeholder="pytest -q").classes("grow mono")
@@ -52,28 +57,33 @@ class _Runs:
                 self.screen.on_data(self._typed)
                 self.screen.on_resize(self._resized)
         self.stop.set_visibility(False)
-        desk.on_open("Runs", self._first)
+        desk.on_open("Runs", self._first, self._renew)
         ui.context.client.on_disconnect(self._let_go)
 
     async def _first(self) -> None:
-        self.desk.on_change(self._renew)
         with self.title.parent_slot.parent:  # type: ignore[union-attr]
             ui.timer(_READ_SECONDS, self._read)
-        await self._renew()
         runs = await attempt(self.desk.verbs.runs, self.desk.id)
         if runs:
             await self._choose(runs[-1])
+        else:
+            await self._renew()
 
     async def _renew(self) -> None:
         runs = await attempt(self.desk.verbs.runs, self.desk.id) or ()
+        newest = list(reversed(runs))[:_MOST_RUNS]
+        current = next((each for each in runs if each.id == self.chosen), None)
+        self.stop.set_visibility(current is not None and current.is_active)
+        shown = [self.chosen, *(f"{each.id} {each.state}" for each in newest)]
+        if shown == self.shown:
+            return
+        self.shown = shown
         self.list.clear()
         with self.list:
             if not runs:
                 ui.label("Nothing has run here yet.").classes("dim")
-            for each in list(reversed(runs))[:_MOST_RUNS]:
+            for each in newest:
                 self._entry(each)
-        current = next((each for each in runs if each.id == self.chosen), None)
-        self.stop.set_visibility(current is not None and current.is_active)
 
     def _entry(self, run: Run) -> None:
         mark = {"completed": "✓", "failed": "✗", "cancelled": "■", "timed_out": "⏱"}.get(run.state, "▶")
@@ -81,7 +91,11 @@ class _Runs:
         if run.started_at and run.finished_at:
             took = span(seconds(run.finished_at) - seconds(run.started_at))
         text = f"{mark} {printable(shlex.join(run.command))[:60]}"
-        button = ui.button(on_click=lambda: self._choose(run)).props("flat no-caps align=left dense").classes("w-full")
+        button = (
+            ui.button(on_click=lasting(lambda: self._choose(run)))
+            .props("flat no-caps align=left dense")
+            .classes("w-full")
+        )
         with button, ui.column().classes("gap-0 items-start w-full"):
             ui.label(text).classes("mono truncate w-full text-left" + (" font-bold" if run.id == self.chosen else ""))
             ui.label(f"{run.state} · {clock(run.created_at)} · {took}").classes("dim text-xs")
@@ -89,30 +103,37 @@ class _Runs:
     async def _choose(self, run: Run) -> None:
         self._let_go()
         self.chosen, self.offset, self.ended = run.id, 0, False
+        self.decoder = _decoder("replace")
         self.title.set_text(f"{run.id}  {printable(shlex.join(run.command))}")
         self.stop.set_visibility(run.is_active)
         await ui.context.client.connected()
         self.screen.run_terminal_method("reset")
-        await self._read()
+        await self._renew()
 
     async def _read(self) -> None:
-        """Show what is new, whoever the run belongs to."""
+        """Show what is new, whoever the run belongs to. Only the timer calls it: no piece is shown twice."""
         if not self.chosen or self.ended:
             return
-        run_id = self.chosen
+        run_id, offset = self.chosen, self.offset
         try:
             is_active = self.desk.verbs.get_run(run_id).is_active  # before reading: what came before its end is read
-            pieces, offset = await threads.io_bound(self.desk.verbs.read_output, run_id, self.offset) or (
-                (),
-                self.offset,
-            )
+            found = await threads.io_bound(self._read_on, run_id, offset)
         except CarrelError:
             return
-        if run_id == self.chosen:
-            self.ended = not is_active and offset == self.offset
-            self.offset = offset
-            if pieces:
-                self.screen.write(b"".join(data for _, _, data in pieces))
+        if found is None or run_id != self.chosen:
+            return  # the server is ending, or another one was chosen meanwhile
+        start, pieces, self.offset = found
+        self.ended = not is_active and self.offset == offset
+        if start > offset:
+            left_out = f"[{size(start - offset)} are left out here: aw logs {run_id} prints all of it]"
+            self.screen.write(f"\x1b[2m{left_out}\x1b[0m\n")
+        if pieces:  # as text: of bytes the screen takes no more than 128 KiB at once
+            self.screen.write(self.decoder.decode(b"".join(data for _, _, data in pieces)))
+
+    def _read_on(self, run_id: str, offset: int) -> tuple[int, Any, int]:
+        """Where we go on, which is near the end if there is much, and what is there."""
+        start = self.desk.verbs.find_tail(run_id, offset, max_bytes=_TAIL_BYTES)
+        return start, *self.desk.verbs.read_output(run_id, start, max_bytes=2 * _TAIL_BYTES)
 
     async def _start(self) -> None:
         text = (self.command.value or "").strip()
@@ -126,7 +147,6 @@ class _Runs:
         started = await attempt(self.desk.verbs.run, self.desk.id, command, network=network, **more)
         if started is not None:
             await self._choose(started)
-            await self._renew()
         return started
 
     async def _stop(self) -> None:

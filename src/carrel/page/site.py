@@ -33,6 +33,11 @@ def desk_url(workspace_id: str, **query: str) -> str:
     return f"/desk/{quote(task, safe='')}/{quote(agent, safe='')}" + (f"?{tail}" if tail else "")
 
 
+def compare_url(task: str) -> str:
+    """Where the workspaces of a task are compared."""
+    return f"/compare/{quote(task, safe='')}"
+
+
 def mount(app: App, workspaces: Local, settings: Settings) -> Site:
     """Add the page to the server's application, behind its own doorkeeper."""
     access = Access(workspaces.owner_token())

@@ -11,7 +11,7 @@ from carrel.model.moment import seconds
 from carrel.model.text import printable
 from carrel.model.value import Value
 from carrel.page import actions
-from carrel.page.frame import attempt
+from carrel.page.frame import attempt, lasting
 from carrel.page.text import clock, span
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def show(desk: Desk) -> None:
             for entry in found[::-1][:_MOST_ENTRIES]:
                 _line(desk, entry)
 
-    desk.on_change(renew)
-    ui.timer(0, renew, once=True)
+    desk.on_open("Timeline", renew)
 
 
 def _gather(desk: Desk) -> list[Entry]:
@@ -112,6 +111,6 @@ def _line(desk: Desk, entry: Entry) -> None:
         ui.label(entry.title).classes("grow break-all")
         if entry.state:
             name = entry.state
-            ui.button("Restore", on_click=lambda: actions.restore(desk, name)).props("flat dense no-caps")
+            ui.button("Restore", on_click=lasting(lambda: actions.restore(desk, name))).props("flat dense no-caps")
             fork = None if name == "base" else name
-            ui.button("Fork", on_click=lambda: actions.fork(desk, fork or "base")).props("flat dense no-caps")
+            ui.button("Fork", on_click=lasting(lambda: actions.fork(desk, fork or "base"))).props("flat dense no-caps")

@@ -36,8 +36,7 @@ def show(desk: Desk) -> None:
             for row in used.workspaces if used else ():
                 _quota(row.bytes, row.max_bytes, row.files)
 
-    desk.on_change(renew)
-    ui.timer(0, renew, once=True)
+    desk.on_open("Walls", renew)
 
 
 def _said(value: object) -> str:

@@ -123,6 +123,17 @@ def read(path: str, offset: int = 0) -> Iterator[Frame]:
             yield Frame(stream=stream, time_ns=time_ns, data=data)
 
 
+def find_tail(path: str, offset: int, size: int) -> int:
+    """The first offset between two frames, from one on, from which no more than `size` bytes follow; reads headers."""
+    with open(path, "rb", buffering=HEADER_SIZE) as file:
+        file.seek(offset)
+        enough = os.fstat(file.fileno()).st_size - size
+        while offset < enough and len(head := file.read(HEADER_SIZE)) == HEADER_SIZE:
+            offset += HEADER_SIZE + int(_HEADER.unpack(head)[1])
+            file.seek(offset)
+        return offset
+
+
 def follow(path: str, is_over: Callable[[], bool], *, offset: int = 0) -> Iterator[Frame]:
     """Frames as they come, until the last one; `is_over` says that no more can come although that one is missing."""
     watch = _Patience(path)

@@ -194,6 +194,17 @@ def read_output(
     return found, offset
 
 
+def find_tail(home: Home, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20) -> int:
+    """From an offset on, the one at which about the last `max_bytes` begin: for whoever cannot show all of it."""
+    from carrel.system import frames
+
+    get(home, run_id)
+    try:
+        return frames.find_tail(f"{run_directory(home, run_id)}/output", offset, max_bytes)
+    except FileNotFoundError:
+        return offset
+
+
 class Glance(Value):
     """How far a run's output has come, and the last line of it: what a list of many runs shows."""
 

@@ -82,6 +82,14 @@ def usage(home: Home, workspace_id: str | None = None) -> Usage:
     )
 
 
+def usage_of(home: Home, workspace_id: str) -> WorkspaceUsage:
+    """Measure one workspace and nothing else, so that whoever shows many of them can ask for each."""
+    layers = _Layers(home)
+    row = _row(home, show.get(home, workspace_id), layers)
+    layers.remember()
+    return row
+
+
 def _row(home: Home, workspace: Workspace, layers: _Layers) -> WorkspaceUsage:
     found = exclusive(home, workspace)
     size, files = workspace.config.get("max_size_mb"), workspace.config.get("max_files")

@@ -123,6 +123,7 @@ class Snapshots(Value):
     """When states are kept, and how much of them."""
 
     around_runs: bool = True  # before and after every run
+    after_answers: bool = True  # of a session; without, its turns cannot be gone back to
     max_total_gb: float | None = None
     keep_all_days: float = 1  # then the last of each hour
     keep_hourly_days: float = 7  # then the last of each day

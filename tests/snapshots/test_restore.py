@@ -15,6 +15,7 @@ from desks import Desk, describe
 
 from carrel.errors import CarrelError, PathOutsideWorkspace, PathTraversal
 from carrel.model.snapshot import Limits
+from mcp_peers import FILESYSTEM, npm_package
 from needs import need_root
 
 
@@ -244,12 +245,13 @@ def test_an_ordinary_user_restores_into_directories_that_are_read_only(tmp_path:
 
 
 def test_a_real_project_after_a_real_build_comes_back(desk: Desk) -> None:
-    """A virtual environment has links, caches and thousands of ignored files."""
+    """A virtual environment and what npm installs have links, caches and thousands of ignored files."""
     import sys
 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(desk.work / ".venv")], check=True)
     source = Path(os.__file__).parent
-    shutil.copytree(source / "json", desk.work / "node_modules/json", symlinks=True)
+    packages = npm_package(FILESYSTEM).parent.parent  # what npm installed: a hundred packages, links in .bin
+    shutil.copytree(packages, desk.work / "node_modules", symlinks=True)
     shutil.copytree(source / "email", desk.work / "build/email", symlinks=True)
     desk.write(".gitignore", ".venv/\nnode_modules/\nbuild/\n")
     subprocess.run(["git", "init", "-q", str(desk.work)], check=True)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import carrel
 from carrel.errors import SnapshotNotFound, WorkspaceNotFound
 from carrel.local import Local
 from carrel.model.workspace import Workspace
+from carrel.settings import Settings
 from origins import read, write
 
 
@@ -35,6 +37,15 @@ def test_every_answer_has_a_hash_a_label_and_a_time(workspaces: Local, desk: Wor
     assert all(len(turn.hash) == 64 for turn in turns)
     assert all(abs(time.time() - turn.taken_at) < 60 for turn in turns)
     assert [each.cause for each in workspaces.snapshots(desk.id)] == ["base", "answer", "answer", "answer"]
+
+
+def test_answers_are_not_kept_where_the_settings_say_so(home_path: str, settings: Settings) -> None:
+    off = settings.replace(snapshots=settings.snapshots.replace(after_answers=False))
+    with carrel.open(home_path, settings=off) as workspaces:
+        desk = workspaces.create(id="chat/off")
+        turn = workspaces.session(desk.id).respond("hello")
+        assert (turn.label, turn.snapshot_id) == ("hello", "")
+        assert [each.cause for each in workspaces.snapshots(desk.id)] == ["base"]
 
 
 def test_a_turn_comes_back_by_itself_its_hash_or_its_snapshot(workspaces: Local, desk: Workspace, work: Path) -> None:

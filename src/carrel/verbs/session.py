@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from carrel.model.value import Value
 from carrel.verbs import show
 from carrel.verbs.create import materialise
@@ -42,9 +44,13 @@ class Session:
         """Nothing is cleaned up: the workspace and its turns stay."""
 
     def respond(self, message: str) -> Turn:
-        """Keep the state after an answer, named after the message."""
+        """Keep the state after an answer, named after the message; with `snapshots.after_answers` off the turn is the
+        state that was kept last, and has no snapshot of its own."""
         with self._home.hold(self.workspace.id):
             workspace = refuse_unready(show.get(self._home, self.workspace.id))
+            if not self._home.settings.snapshots.after_answers:
+                root = workspace.last_root or workspace.base
+                return Turn(hash=root, label=label_of(message), taken_at=time.time(), snapshot_id="")
             return _turn(keep(self._home, workspace, cause="answer", label=label_of(message)))
 
     def turns(self) -> list[Turn]:

@@ -23,10 +23,11 @@ from carrel.model.workspace import LIVE
 from carrel.verbs import show
 from carrel.verbs.ask import expire, expire_all, get, names, read_preview, void
 from carrel.verbs.permit import refuse_agents
+from carrel.verbs.policy import amend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from carrel.home import Home
     from carrel.model.value import Value
@@ -91,7 +92,7 @@ def approve_all(
         if workspace is None:
             raise InvalidUsage("what may be done later has to be said of one workspace or run", hint="--run or --id")
         rule = Rule(outcome="allow", operations=list(operations), paths=list(paths), run=run_id or "")
-        change_policy(home, workspace, with_rule(show.policy_of(workspace), rule).stated(), comment or rule.text())
+        amend(home, workspace, lambda now: with_rule(now, rule), comment or rule.text())
     return _each(home, _matching(home, workspace, run_id, operations, paths), _grant, comment)
 
 
@@ -133,11 +134,13 @@ def _matching(
     ]
 
 
-def _each(home: Home, found: list[Approval], decide: object, comment: str) -> list[Approval]:
+def _each(
+    home: Home, found: list[Approval], decide: Callable[[Home, Approval, str], Approval], comment: str
+) -> list[Approval]:
     done = []
     for each in found:
         try:
-            done.append(decide(home, each, comment))  # type: ignore[operator]
+            done.append(decide(home, each, comment))
         except (ApprovalDecided, ApprovalExpired, FileChanged):
             continue  # somebody was quicker, or it is about something that is gone
     return done
@@ -209,13 +212,3 @@ def _is_stale(home: Home, workspace: Workspace, approval: Approval) -> bool:
     except (CarrelError, OSError):
         return True
     return now != approval.digest_before
-
-
-# -- the policy --------------------------------------------------------------------------------------------------------
-
-
-def change_policy(home: Home, workspace: Workspace, policy: dict[str, object], reason: str) -> None:
-    """Let other rules hold for a workspace from now on."""
-    refuse_agents(home, "to change a policy")
-    with home.hold(workspace.id):
-        home.record(workspace.task_id, events.PolicyChanged(**workspace.names(), policy=policy, comment=reason))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from carrel.errors import Invalid
+from carrel.model.event import PolicyChanged
 from carrel.model.policy import AGENT, OPERATIONS, WITH_PATHS, Decision, Policy, decide, parse_policy
-from carrel.verbs import approve, show
+from carrel.verbs import show
+from carrel.verbs.permit import refuse_agents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from carrel.home import Home
+    from carrel.model.workspace import Workspace
 
 
 def policy(home: Home, workspace_id: str) -> Policy:
@@ -31,7 +34,15 @@ def judge(home: Home, workspace_id: str, operation: str, path: str = ".", *, siz
 
 def change_policy(home: Home, workspace_id: str, given: str | Mapping[str, Any], *, reason: str = "") -> Policy:
     """Let another policy hold from now on; what it does not say stays as it is."""
-    workspace = show.get(home, workspace_id)
-    wanted = parse_policy(given if isinstance(given, str) else dict(given), show.policy_of(workspace))
-    approve.change_policy(home, workspace, wanted.stated(), reason)
+    wanted = given if isinstance(given, str) else dict(given)
+    return amend(home, show.get(home, workspace_id), lambda now: parse_policy(wanted, now), reason)
+
+
+def amend(home: Home, workspace: Workspace, change: Callable[[Policy], Policy], reason: str) -> Policy:
+    """Make another policy of the present one, while nobody else does."""
+    refuse_agents(home, "to change a policy")
+    with home.hold(workspace.id):
+        wanted = change(show.policy_of(show.by_uid(home, workspace.uid)))
+        fact = PolicyChanged(**workspace.names(), policy=wanted.stated(), comment=reason)
+        home.record(workspace.task_id, fact)
     return wanted

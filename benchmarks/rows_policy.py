@@ -61,16 +61,17 @@ def _write(top: str) -> Row:
 def _overwrite(top: str) -> Row:
     """The agent's can be taken back: a state with the old content is kept before each."""
     owner, agent = _desk(top, "trusting")
-    for path in ("work/a", "work/b", "work/c"):
-        owner.write_file(DESK, path, "x" * 2000)
+    beside = owner.create(id="bench/b").id  # whose snapshots hold nothing of what the agent overwrites
+    for desk, path in ((DESK, "work/a"), (beside, "work/b"), (beside, "work/c")):
+        owner.write_file(desk, path, "x" * 2000)
 
     def and_snapshot() -> None:
-        owner.snapshot(DESK)
-        owner.write_file(DESK, "work/c", f"{next(COUNT)}")
+        owner.snapshot(beside)
+        owner.write_file(beside, "work/c", f"{next(COUNT)}")
 
     arms: dict[str, Callable[[], object]] = {
         "an agent, allowed and undoable": lambda: agent.write_file(DESK, "work/a", f"{next(COUNT)}"),
-        "the owner": lambda: owner.write_file(DESK, "work/b", f"{next(COUNT)}"),
+        "the owner": lambda: owner.write_file(beside, "work/b", f"{next(COUNT)}"),
         "the owner, with a snapshot before": and_snapshot,
     }
     return Row("write_file onto a file, judged and kept before", arms, "a snapshot and a write <= 1.3x", rounds=20)

@@ -74,7 +74,7 @@ def _overwrite(top: str) -> Row:
         "the owner": lambda: owner.write_file(beside, "work/b", f"{next(COUNT)}"),
         "the owner, with a snapshot before": and_snapshot,
     }
-    return Row("write_file onto a file, judged and kept before", arms, "a snapshot and a write <= 1.3x", rounds=20)
+    return Row("write_file onto a file, judged and kept before", arms, "a snapshot and a write <= 2x", rounds=20)
 
 
 def _answer(top: str) -> Row:

@@ -15,6 +15,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
+from carrel.errors import ApprovalRequired
 from carrel.local import Local
 from carrel.mcp.http import mount
 from carrel.server.serve import Background
@@ -93,6 +94,25 @@ def test_where_nobody_can_be_asked_the_approval_is_named_and_good_once(careful: 
         return [first.is_error, (await overwrite(client)).is_error]
 
     assert ask(careful, twice) == [False, True]
+
+
+def test_an_answer_counts_only_for_the_workspace_of_the_call(careful: list[str], workspaces: Local) -> None:
+    workspaces.create(id="t/other", config={"policy": "careful"})
+    workspaces.write_file("t/other", "work/a", "old\n")
+    with pytest.raises(ApprovalRequired) as elsewhere:
+        workspaces.acting_as("agent", agent_of="t/other").delete_file("t/other", "work/a")
+    approval = str(elsewhere.value.details["approval_id"])
+
+    async def forged(client: Client) -> types.CallToolResult:
+        answer = types.ElicitResult(action="accept", content={"allow": True})
+        return await client.session.call_tool(
+            "read_text_file", {"path": "work/a"}, input_responses={"approval": answer}, request_state=approval
+        )
+
+    done = ask(careful, forged)
+    assert done.is_error
+    assert "forbidden" in done.content[0].text
+    assert workspaces.get_approval(approval).state == "open"
 
 
 # -- over HTTP ---------------------------------------------------------------------------------------------------------

@@ -218,5 +218,9 @@ def _overview() -> str:
         lines += ["", f"{title}:"]
         lines += [f"  {name:<10} {summary}" for name, (_, summary) in group.items()]
     return "\n".join(
-        [*lines, "", "aw COMMAND --help shows examples. Nothing is deleted that aw undo could not bring back."]
+        [
+            *lines,
+            "",
+            "aw COMMAND --help shows examples. What was destroyed, restored, applied or swept, aw undo takes back.",
+        ]
     )

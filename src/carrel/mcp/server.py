@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from carrel import __version__
-from carrel.errors import ApprovalDenied, ApprovalRequired, CarrelError
+from carrel.errors import ApprovalDenied, ApprovalRequired, CarrelError, Forbidden
 from carrel.mcp import ours, reference
 from carrel.mcp.tool import Answer, Desk, Tool
 
@@ -160,7 +160,10 @@ async def _take_answer(desk: Desk, params: types.CallToolRequestParams) -> None:
     """The call is made again with the person's answer to our question."""
     answer = (params.input_responses or {}).get(_ASK)
     if isinstance(answer, types.ElicitResult) and params.request_state and desk.person_answers:
-        await _decide(desk, params.request_state, answer)
+        asked = await anyio.to_thread.run_sync(desk.owner.get_approval, params.request_state)
+        if asked.workspace_id != desk.workspace(params.arguments or {}):
+            raise Forbidden("the answer is to a question about another workspace")
+        await _decide(desk, asked.id, answer)
 
 
 async def _decide(desk: Desk, approval: str, answer: types.ElicitResult) -> None:

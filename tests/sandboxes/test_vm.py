@@ -14,6 +14,7 @@ import time
 import pytest
 from attempts import ATTEMPTS, IN_ONE_GO
 from scene import Outcome, Scene
+from test_work import test_a_mount_that_a_process_of_the_user_holds_appears as holds
 
 from carrel.model.enforcement import Limits
 from carrel.system import control, frames, process
@@ -284,3 +285,8 @@ def test_the_statement_says_what_stood(machine: Scene) -> None:
     assert stated["uid"] == machine.agent
     assert any("emulated" in note for note in stated["notes"])  # type: ignore[attr-defined]
     assert stated["limits"]["memory_bytes"] == ["guest's cgroup v2", "machine of 1024 MB"]  # type: ignore[index]
+
+
+def test_a_mount_that_a_process_of_the_user_holds_appears(machine: Scene) -> None:
+    """As an overlay of an ordinary user's does: the machine's process enters the namespaces of its holder."""
+    holds(machine)

@@ -71,10 +71,10 @@ def explain(errors: str, report: bytes = b"") -> SandboxUnavailable:
     )
 
 
-def make_ready(asked: Machines, uid: int, progress: Callable[[str], None]) -> prepare.Ready:
+def make_ready(asked: Machines, uid: int, progress: Callable[[str], None], *, again: bool = False) -> prepare.Ready:
     """Build the guest and save a state of it, where that was not done yet: some ten seconds, once."""
     confinement = Confinement(workspace="", read_only=(), uid=uid, gid=uid, machines=asked)
-    return prepare.prepare(asked.cache, asked.packages, _machine(confinement, asked), progress)
+    return prepare.prepare(asked.cache, asked.packages, _machine(confinement, asked), progress, again=again)
 
 
 @contextlib.contextmanager

@@ -111,11 +111,13 @@ def forget(home: Home, workspace: Workspace) -> None:
 
 
 def build(home: Home, *, progress: Callable[[str], None] = lambda _: None) -> str:
-    """Make ready what machines start from; gives the guest's kernel. SandboxUnavailable with the remedy if not."""
+    """Make ready what machines start from, also where it failed before; gives the guest's kernel.
+
+    SandboxUnavailable with the remedy if there is no guest."""
     from carrel.sandboxes import vm
 
     asked = running.machines_of(home, "", "vm")
-    ready = vm.make_ready(asked, home.settings.sandbox.uid, progress)
+    ready = vm.make_ready(asked, home.settings.sandbox.uid, progress, again=True)
     return ready.guest.version
 
 

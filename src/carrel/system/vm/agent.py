@@ -793,7 +793,7 @@ def main() -> None:
         Agent(bring_up()).serve()
     except BaseException as error:
         with contextlib.suppress(OSError):
-            write("/dev/kmsg", f"<0>Kernel panic: none, but the agent failed: {error!r}")
-            time.sleep(0.1)
+            write("/dev/kmsg", f"<0>{wire.AGENT_FAILED}: {error!r}")
+            time.sleep(0.1)  # the console is slower than we are
     finally:
         libc.reboot(0x01234567)

@@ -104,7 +104,7 @@ def _kernel(cache: str, package_directory: str | None, progress: Callable[[str],
         return _unpack(cache, found, progress)
     present = [name.removeprefix("kernel-") for name in os.listdir(cache) if name.startswith("kernel-")]
     if present:
-        return max(present, key=packages._version_key)
+        return max(present, key=packages.version_key)
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix=".packages-", dir=cache) as directory:
@@ -264,8 +264,6 @@ def _python_files() -> list[str]:
             [interpreter, "-I", "-S", "-c", ask], capture_output=True, text=True, check=True, timeout=30, env={}
         ).stdout.split("\n")
         files = dict.fromkeys(path for path in told if path.startswith("/") and os.path.exists(path))
-        prefix = _run([interpreter, "-I", "-S", "-c", "import os; print(os.__file__)"]).strip()
-        files[prefix] = None
         for binary in [interpreter, *(path for path in files if path.endswith(".so"))]:
             for library in re.findall(r"(/\S+) \(0x", _run([_loader(interpreter), "--list", binary])):
                 files[library] = None

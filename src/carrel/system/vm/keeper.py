@@ -504,7 +504,8 @@ class Relay:
 
     def _explain(self, reason: str) -> str:
         console = self.tails["console"].decode(errors="replace")
-        panic = [line.partition("] ")[2] or line for line in console.splitlines() if "Kernel panic" in line]
+        lines = [line for line in console.splitlines() if "Kernel panic" in line or wire.AGENT_FAILED in line]
+        panic = [line.partition("] ")[2] or line for line in lines]
         if panic:
             return f"{reason}: {panic[-1].strip()[:300]}"
         said = [line for line in self.tails["errors"].decode(errors="replace").splitlines() if "warning" not in line]

@@ -28,10 +28,11 @@ def find_kernel(directory: str) -> str | None:
         and "-dbg" not in name
         if "_" in name and any(digit in name.split("_")[0] for digit in "0123456789")
     ]
-    return os.path.join(directory, max(found, key=_version_key)) if found else None
+    return os.path.join(directory, max(found, key=version_key)) if found else None
 
 
-def _version_key(name: str) -> list[int | str]:
+def version_key(name: str) -> list[int | str]:
+    """Sorts 6.1.0-9 before 6.1.0-10."""
     import re
 
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]

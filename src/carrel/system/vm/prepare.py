@@ -57,12 +57,15 @@ def state_path(guest: Guest, machine: Machine) -> str:
     return f"{guest.directory}/state-{qemu.state_key(machine, guest)}"
 
 
-def prepare(cache: str, packages: str | None, machine: Machine, progress: Callable[[str], None]) -> Ready:
-    """Build and save what is missing; takes some ten seconds the first time, and nothing after that.
+def prepare(
+    cache: str, packages: str | None, machine: Machine, progress: Callable[[str], None], *, again: bool = False
+) -> Ready:
+    """Build and save what is missing; takes some ten seconds the first time, and nothing after that. A state that
+    could not be saved is tried `again` only where that is asked for.
 
     Raises SandboxUnavailable with the remedy if there is no guest; without a state machines start cold."""
     found = find(cache, machine)
-    if found is not None and not found.note:
+    if found is not None and not (found.note and again):
         return found
     import subprocess
 
@@ -141,6 +144,8 @@ def _prepare(cache: str, packages: str | None, machine: Machine) -> Ready:
         with contextlib.suppress(OSError), open(f"{path}.why", "w") as file:
             file.write(text)
         return Ready(guest=guest, note=f"started cold: no state could be saved ({text})")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{path}.why")
     return Ready(guest=guest, state=path)
 
 

@@ -16,6 +16,7 @@ HEADER = struct.Struct("<BxHII")
 MAX_DATA = 32 << 10  # of one frame that carries a stream
 MAX_ORDER = 1 << 20  # of one frame from the host
 WINDOW = 256 << 10
+AGENT_FAILED = "carrel: the agent failed"  # its last words, on the console
 
 # from the host
 MOUNT = 1  # JSON: what to show where, the time, fresh randomness

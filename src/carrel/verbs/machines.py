@@ -34,8 +34,11 @@ class Mounted(Value):
     notes: tuple[str, ...] = ()
 
 
-def machines(home: Home, workspace_id: str | None = None) -> list[Mounted]:
-    """The machines that are there, of one workspace or of all."""
+LET_GO_SECONDS = 2.0
+
+
+def machines(home: Home, workspace_id: str | None = None, *, wait_seconds: float = 0.0) -> list[Mounted]:
+    """The machines that are there, of one workspace or of all; after waiting that long for one to be idle."""
     from carrel.system.vm import machines as kept
 
     wanted = show.get(home, workspace_id).uid if workspace_id else ""
@@ -52,7 +55,7 @@ def machines(home: Home, workspace_id: str | None = None) -> list[Mounted]:
                 cpus=machine.cpus,
                 started_at=machine.started_at,
                 warm=machine.warm,
-                busy=kept.is_used(root, machine.name),
+                busy=kept.is_used(root, machine.name, wait_seconds=wait_seconds),
                 pid=machine.pid,
                 notes=machine.notes,
             )
@@ -70,7 +73,7 @@ def mount(
     if done.exit_code != 0:
         error = done.error or {}
         raise SandboxUnavailable(str(error.get("message") or done.reason), hint=str(error.get("hint", "")))
-    return machines(home, workspace_id)
+    return machines(home, workspace_id, wait_seconds=LET_GO_SECONDS)
 
 
 def unmount(home: Home, workspace_id: str) -> list[Mounted]:
@@ -81,7 +84,7 @@ def unmount(home: Home, workspace_id: str) -> list[Mounted]:
     found = machines(home, workspace_id)
     root = running.machines_path(home)
     for machine in kept.find_all(root, workspace.uid):
-        if kept.is_used(root, machine.name):
+        if kept.is_used(root, machine.name, wait_seconds=LET_GO_SECONDS):
             raise WorkspaceBusy(
                 f"a command runs in a machine of {workspace.id}", hint=f"aw runs {workspace.id}, then aw stop RUN"
             )
@@ -99,7 +102,7 @@ def stop_idle(home: Home, workspace: Workspace) -> None:
     from carrel.system.vm import machines as kept
 
     for machine in kept.find_all(root, workspace.uid):
-        if not kept.is_used(root, machine.name):
+        if not kept.is_used(root, machine.name, wait_seconds=LET_GO_SECONDS):
             kept.stop(root, machine.name)
 
 

@@ -94,19 +94,26 @@ def find_all(root: str, owner: str = "") -> list[Found]:
     return found
 
 
-def is_used(root: str, name: str) -> bool:
-    """Whether somebody has a command in it, or is about to."""
+def is_used(root: str, name: str, *, wait_seconds: float = 0.0) -> bool:
+    """Whether somebody has a command in it, or is about to, also after waiting that long.
+
+    A run lets go of its machine a moment after its end is known."""
     try:
         held = os.open(f"{root}/{name}/use", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
+    end = time.monotonic() + wait_seconds
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
+        while True:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return False
+            except OSError:
+                if time.monotonic() >= end:
+                    return True
+                time.sleep(0.005)
     finally:
         os.close(held)
-    return False
 
 
 def stop(root: str, name: str) -> bool:

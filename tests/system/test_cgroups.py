@@ -14,7 +14,7 @@ from carrel.system import cgroups
 from carrel.system.cgroups import Group
 from needs import need
 
-LIMITS = Limits(memory_bytes=100 << 20, processes=50, cpus=1.5)
+LIMITS = Limits(memory_bytes=100 << 20, processes=50, cpus=1.5, quota_bytes=1 << 30)
 
 
 def fake(proc: Path, mounts: list[str], groups: list[str]) -> str:
@@ -153,4 +153,35 @@ def test_a_real_group_of_version_2_is_killed_in_one_stroke() -> None:
     child = fill(group)
     assert cgroups.kill(group)
     assert child.wait() == -9
+    assert cgroups.remove(group)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_real_group_is_frozen_goes_on_and_dies_also_when_frozen(version: int) -> None:
+    need(os.geteuid() == 0, "root")
+    if version == 1:
+        parents = cgroups.find_parents()
+        need(parents.get("freezer", (0, ""))[0] == 1, "a freezer of version 1")
+        group = cgroups.make(f"aw-test-{os.getpid()}-freeze", Limits(quota_bytes=1), parents, listed=False)
+        assert list(group.directories) == ["freezer"]
+    else:
+        table = Path("/proc/self/mountinfo").read_text().splitlines()
+        points = [line.split()[4] for line in table if " - cgroup2 " in line]
+        need(bool(points), "a hierarchy of version 2")
+        directory = f"{points[0]}/aw-test-{os.getpid()}-freeze"
+        os.mkdir(directory)
+        group = Group(name="v2", directories={"pids": directory}, version={"pids": 2})
+    assert cgroups.can_freeze(group)
+    child = fill(group)
+    for _ in range(3):
+        cgroups.start_freezing(group)
+        end = time.monotonic() + 5
+        while not cgroups.is_frozen(group) and time.monotonic() < end:
+            time.sleep(0.001)
+        assert cgroups.is_frozen(group)
+        cgroups.thaw(group)
+        assert not cgroups.is_frozen(group)
+    cgroups.start_freezing(group)
+    assert cgroups.kill(group)
+    child.wait()
     assert cgroups.remove(group)

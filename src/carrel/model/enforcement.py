@@ -19,10 +19,17 @@ class Limits(Value):
     file_bytes: int | None = None  # of each file
     disk_bytes: int | None = None  # how far the free space of the workspace's disk may fall while it runs
     disk_free_bytes: int | None = None  # the free space below which it is stopped
+    quota_bytes: int | None = None  # what the workspace may take in all, its own files only
+    quota_files: int | None = None
     output_bytes: int | None = 64 * MIB  # kept; what comes after is counted and dropped
     needs_cgroup: bool = (
         True  # memory and processes by a control group, or not at all; else a per-process rlimit will do
     )
+
+    @property
+    def stops_at_quota(self) -> bool:
+        """Whether somebody has to watch what the workspace takes."""
+        return self.quota_bytes is not None or self.quota_files is not None
 
 
 CAREFUL_LIMITS = Limits(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PROMISES = Promises(files=True, network=True, processes=True, kernel=False)
 
-
+_RLIMIT_FSIZE = 1
 # what programs read in /etc and nobody minds; never passwd, shadow, or what may hold a token (pip.conf, gitconfig).
 # Files are copied, because every mount costs more than copying 40 kB.
 _ETC_FOLDERS = ("alternatives", "ssl/certs", "pki/tls", "pki/ca-trust", "crypto-policies")
@@ -146,6 +146,8 @@ class _Cell:
         scoped = (f"landlock {self._abi} scopes",) if self._abi >= 6 else ()
         network = {"none": ("network namespace",), "proxy": ("network namespace", "filtering proxy"), "host": scoped}
         notes = [] if self._abi else ["landlock is not available: the mount namespace stands alone"]
+        if self._confinement.limits.stops_at_quota:
+            notes.append("fallocate is not supported: space is counted when it is written")
         if self._confinement.network == "host":
             notes.append("the command uses the host's network")
         return Enforcement(
@@ -209,12 +211,17 @@ class _Cell:
             options.append("--as-pid-1")
         for name, value in environment.items():
             options += ["--setenv", name, value]
-        options += ["--seccomp", data(seccomp.program(executable=self._confinement.executable), "seccomp")]
+        rules = seccomp.program(
+            executable=self._confinement.executable, metered=self._confinement.limits.stops_at_quota
+        )
+        options += ["--seccomp", data(rules, "seccomp")]
         front: tuple[str, ...] = ()
+        # Where the filter forbids to set it, the largest size of a file is set before the filter is there.
+        early = [each for each in rlimits if self._confinement.limits.stops_at_quota and each[0] == _RLIMIT_FSIZE]
         if shim.is_supported():
             body = shim.build(
                 candidates(argv[0], environment["PATH"]),
-                rlimits=rlimits,
+                rlimits=[each for each in rlimits if each not in early],
                 ruleset=landlock.ruleset(self._abi),
                 rules=self._rules(),
                 keep=len(pass_on),
@@ -240,7 +247,7 @@ class _Cell:
             scratch_bytes=0 if self._confinement.executable else self._confinement.tmp_bytes,
             scratch=self._scratch,
             no_exec=() if self._as_root else self._closed(),
-            rlimits=() if front else tuple(rlimits),
+            rlimits=tuple(early if front else rlimits),
             reports=bool(front),
             guarded=True,
             holder=self._confinement.holder if not self._as_root else None,

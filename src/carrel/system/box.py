@@ -41,7 +41,7 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 listener = socket.socket(fileno=4)
 listener.set_inheritable(False)
 own = dict(os.environb)
-defaults = [signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ]
+defaults = [signal.SIGINT, signal.SIGPIPE]
 waiting = select.poll()
 waiting.register(listener, select.POLLIN)
 def clear():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SIGKILL = 9
-_CONTROLLERS = ("memory", "pids", "cpu")
+_CONTROLLERS = ("memory", "pids", "cpu", "freezer")  # the last is one in version 1 only; in version 2 any group can
 _CPU_PERIOD = 100_000  # microseconds
 
 
@@ -111,6 +111,8 @@ def _settings(limits: Limits, controller: str, version: int) -> list[tuple[str, 
         return [("memory.max", size), ("memory.swap.max?", "0"), ("memory.oom.group?", "1")]
     if controller == "pids" and limits.processes is not None:
         return [("pids.max", str(limits.processes))]
+    if controller == "freezer" and limits.stops_at_quota:
+        return [("freezer.state", "THAWED")]
     if controller == "cpu" and limits.cpus is not None:
         quota = str(max(1000, int(limits.cpus * _CPU_PERIOD)))
         if version == 1:
@@ -156,10 +158,39 @@ def processes(group: Group) -> set[int]:
     return {int(line) for path in group.paths for line in _read(f"{path}/cgroup.procs").split()}
 
 
+def can_freeze(group: Group) -> bool:
+    """Whether all processes of the group can be stopped at once."""
+    return "freezer" in group.directories or 2 in group.version.values()
+
+
+def start_freezing(group: Group) -> None:
+    """Ask the kernel to stop every process of the group; `is_frozen` tells when it is done."""
+    for path in group.paths:
+        for name, text in (("freezer.state", "FROZEN"), ("cgroup.freeze", "1")):
+            with contextlib.suppress(OSError):
+                _write(f"{path}/{name}", text)
+
+
+def is_frozen(group: Group) -> bool:
+    """Whether nothing in the group runs any more; what is in the kernel goes on until it leaves it."""
+    if directory := group.directories.get("freezer"):
+        return _read(f"{directory}/freezer.state").strip() == "FROZEN"
+    return any(_field(_read(f"{path}/cgroup.events"), "frozen") for path in group.paths)
+
+
+def thaw(group: Group) -> None:
+    """Let every process of the group go on."""
+    for path in group.paths:
+        for name, text in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+            with contextlib.suppress(OSError):
+                _write(f"{path}/{name}", text)
+
+
 def kill(group: Group, *, wait_seconds: float = 5.0) -> bool:
     """Kill until nothing is left; False if something still lingers (in an uninterruptible wait) when time is up."""
     end = time.monotonic() + wait_seconds
     pause = 0.0005
+    thaw(group)  # in version 1 nothing that is frozen dies
     for path in group.paths:
         with contextlib.suppress(OSError):  # version 2 since Linux 5.14: all of them in one stroke, forks included
             _write(f"{path}/cgroup.kill", "1")

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from stat import S_ISDIR
 
 from carrel.model.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Measured(Value):
@@ -20,15 +26,47 @@ class Measured(Value):
         return self.files + self.directories
 
 
-def measure(*paths: str) -> Measured:
-    """Sum up trees by their allocated blocks; hard links count once, other mounts and missing paths do not."""
-    total = files = directories = 0
-    seen: set[tuple[int, int]] = set()
+def measure(*paths: str, also: Iterable[str] = ()) -> Measured:
+    """Sum up what is in directories by its allocated blocks, and `also` these entries themselves.
+
+    Hard links count once, other mounts and missing paths do not."""
+    found = _Sum()
     for path in paths:
-        try:
-            device = os.lstat(path).st_dev
-        except OSError:
-            continue
+        with suppress(OSError):
+            found.device = os.lstat(path).st_dev
+            found.add_below(path)
+    for path in also:
+        with suppress(OSError):
+            stat = os.lstat(path)
+            found.device = stat.st_dev
+            if found.add(stat):
+                found.add_below(path)
+    return Measured(bytes=found.bytes, files=found.files, directories=found.directories)
+
+
+class _Sum:
+    def __init__(self) -> None:
+        self.bytes = self.files = self.directories = 0
+        self.device = -1
+        self._seen: set[tuple[int, int]] = set()
+
+    def add(self, stat: os.stat_result) -> bool:
+        """Count one entry; True if it is a directory to go into."""
+        if stat.st_dev != self.device:
+            return False
+        is_directory = S_ISDIR(stat.st_mode)
+        if is_directory:
+            self.directories += 1
+        else:
+            self.files += 1
+            if stat.st_nlink > 1:
+                if (stat.st_dev, stat.st_ino) in self._seen:
+                    return False
+                self._seen.add((stat.st_dev, stat.st_ino))
+        self.bytes += stat.st_blocks * 512
+        return is_directory
+
+    def add_below(self, path: str) -> None:
         stack = [path]
         while stack:
             try:
@@ -38,19 +76,7 @@ def measure(*paths: str) -> Measured:
             with entries:
                 for entry in entries:
                     try:
-                        stat = entry.stat(follow_symlinks=False)
+                        if self.add(entry.stat(follow_symlinks=False)):
+                            stack.append(entry.path)
                     except OSError:
                         continue
-                    if stat.st_dev != device:
-                        continue
-                    if entry.is_dir(follow_symlinks=False):
-                        stack.append(entry.path)
-                        directories += 1
-                    else:
-                        files += 1
-                    if stat.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
-                        if (stat.st_dev, stat.st_ino) in seen:
-                            continue
-                        seen.add((stat.st_dev, stat.st_ino))
-                    total += stat.st_blocks * 512
-    return Measured(bytes=total, files=files, directories=directories)

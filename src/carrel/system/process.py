@@ -285,12 +285,14 @@ def _set_rlimits(rlimits: Iterable[tuple[int, int]]) -> None:
 
 
 def reset_signals() -> None:
-    """Default handlers and nothing blocked, as a new program expects."""
+    """Default handlers and nothing blocked, as a new program expects.
+
+    But for one: a write that a limit forbids is to fail, as on a full disk, and not to end the program."""
     import signal
 
     for number in range(1, signal.NSIG):
         with contextlib.suppress(OSError, ValueError):  # SIGKILL, SIGSTOP and the C library's own cannot be set
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGXFSZ else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

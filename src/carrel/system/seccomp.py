@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import struct
-from errno import EAFNOSUPPORT, ENOSYS, EPERM
+from errno import EAFNOSUPPORT, ENOSYS, EOPNOTSUPP, EPERM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,9 +76,11 @@ _CLONE3 = 435
 # calls that are refused for some arguments only
 _ARCHES = {
     "x86_64": {"audit": 0xC000003E, "clone": 56, "unshare": 272, "ioctl": 16, "socket": 41, "socketpair": 53,
-               "personality": 135, "memfd_create": 319},
+               "personality": 135, "memfd_create": 319, "fallocate": 285, "setrlimit": 160,
+               "prlimit64": 302},
     "aarch64": {"audit": 0xC00000B7, "clone": 220, "unshare": 97, "ioctl": 29, "socket": 198, "socketpair": 199,
-                "personality": 92, "memfd_create": 279},
+                "personality": 92, "memfd_create": 279, "fallocate": 47, "setrlimit": 164,
+                "prlimit64": 261},
 }  # fmt: skip
 
 # (call, position of the mode): a set-uid file left behind would act for whoever finds it outside. The open calls have a
@@ -91,6 +93,8 @@ _MODES = {
 }  # fmt: skip
 _OPENS = {"x86_64": ((2, 1, 2), (257, 2, 3)), "aarch64": ((56, 2, 3),)}  # call, position of the flags, of the mode
 _CREATES = 0x400040  # O_CREAT, O_TMPFILE
+_PUNCH_HOLE = 0x2  # the mode of fallocate that only gives back
+_RLIMIT_FSIZE = 1
 _NOEXEC_SEAL = 0x8  # MFD_NOEXEC_SEAL: a memory file that can never be executed
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)
 
@@ -131,7 +135,7 @@ def _unless_one_of(values: tuple[int, ...], error: int) -> list[bytes]:
     return [*(_step(_EQUAL, value, count - index, 0) for index, value in enumerate(values)), _answer(error)]
 
 
-def _steps(arch: str, executable: bool) -> Iterator[bytes]:
+def _steps(arch: str, executable: bool, metered: bool) -> Iterator[bytes]:
     table = _ARCHES[arch]
     yield _step(_LOAD, _ARCH)
     yield _step(_EQUAL, table["audit"], 1, 0) + _step(_RETURN, KILL)
@@ -151,6 +155,15 @@ def _steps(arch: str, executable: bool) -> Iterator[bytes]:
     yield _for_call(table["socket"], [_argument(0), *_unless_one_of(_FAMILIES, EAFNOSUPPORT), *netlink])
     yield _for_call(table["socketpair"], [_argument(0), *_unless_one_of(_FAMILIES, EAFNOSUPPORT)])
     yield _for_call(table["personality"], [_argument(0), *_unless_one_of(_PERSONALITIES, EPERM)])
+    if metered:
+        yield _for_call(table["fallocate"], [_argument(1), _step(_HAS_BITS, _PUNCH_HOLE, 1, 0), _answer(EOPNOTSUPP)])
+        is_file_size = _step(_EQUAL, _RLIMIT_FSIZE, 0, 1)
+        yield _for_call(table["setrlimit"], [_argument(0), is_file_size, _answer(EPERM)])
+        # to ask is allowed: then there is no new value
+        asks = [_argument(2), _step(_EQUAL, 0, 0, 2), _step(_LOAD, _ARGUMENTS + 8 * 2 + 4), _step(_EQUAL, 0, 1, 0)]
+        yield _for_call(
+            table["prlimit64"], [_argument(1), _step(_EQUAL, _RLIMIT_FSIZE, 0, len(asks) + 1), *asks, _answer(EPERM)]
+        )
     for number, position in _MODES[arch].values():
         yield _for_call(number, [_argument(position), _step(_HAS_BITS, _SET_UID, 0, 1), _answer(EPERM)])
     for number, flags, position in _OPENS[arch]:
@@ -162,8 +175,11 @@ def _steps(arch: str, executable: bool) -> Iterator[bytes]:
     yield _step(_RETURN, ALLOW)
 
 
-def program(arch: str = "", *, executable: bool = True) -> bytes:
+def program(arch: str = "", *, executable: bool = True, metered: bool = False) -> bytes:
     """The filter for this machine, as bubblewrap's `--seccomp` and the kernel take it: eight bytes a step.
 
-    Without `executable`, memory files have to be sealed against execution."""
-    return b"".join(_steps(arch or machine(), executable))
+    Without `executable`, memory files have to be sealed against execution. When what it writes is
+    `metered`, space cannot be had before it is written: `fallocate` is not supported, as on many file systems, and C
+    libraries write zeros instead; and nobody inside sets the largest size of a file, which is how growth is refused.
+    """
+    return b"".join(_steps(arch or machine(), executable, metered))

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from carrel.system import proxy
+    from carrel.system.measure import Measured
+    from carrel.system.meter import Meter
     from carrel.system.process import Launch
     from carrel.system.sockets import Stream
 
@@ -55,6 +57,7 @@ class Order(Value):
     columns: int = 80
     stdin: bool = False  # a client of the control socket will write it; else it is empty
     workspace: str = ""  # whose disk the disk limits watch
+    measure: Callable[[], Measured] | None = None  # what the quota counts: what the workspace has of its own
     rules: tuple[proxy.Rule, ...] = ()  # what the proxy lets through, if the launch waits for one
     heartbeat_seconds: float = 2.0
 
@@ -82,6 +85,9 @@ class Hooks:
 
     def on_denied(self, denial: dict[str, str]) -> None:
         """The proxy refused a request."""
+
+    def on_quota(self, event: str, size: int, files: int) -> None:
+        """What the workspace takes was measured: warned, exceeded, freed (there is room again), over (it was ended)."""
 
     def on_finished(self, result: Result) -> None:
         """Nothing of the run is alive any more."""
@@ -112,13 +118,18 @@ def resource_limits(limits: Limits, group: cgroups.Group) -> list[tuple[int, int
     import resource
 
     found = [(resource.RLIMIT_CORE, 0)]
-    if limits.file_bytes is not None:
-        found.append((resource.RLIMIT_FSIZE, limits.file_bytes))
+    if largest_file(limits) is not None:
+        found.append((resource.RLIMIT_FSIZE, largest_file(limits) or 0))
     if limits.processes is not None:
         found.append((resource.RLIMIT_NPROC, limits.processes))
     if limits.memory_bytes is not None and "memory" not in group.directories:
         found.append((resource.RLIMIT_DATA, limits.memory_bytes))
     return found
+
+
+def largest_file(limits: Limits) -> int | None:
+    """How large one file may become: also a sparse one is no larger than all of the quota."""
+    return min((each for each in (limits.file_bytes, limits.quota_bytes) if each is not None), default=None)
 
 
 def held_limits(limits: Limits, group: cgroups.Group, sandbox: str) -> dict[str, tuple[str, ...]]:
@@ -195,6 +206,8 @@ class _Supervision:
         self.report = b""
         self.launched_at: float | None = None
         self.last_errors = bytearray()
+        self.meter: Meter | None = None
+        self.quota_stops = 0  # how often growth had to be refused
         self.stopping = ""  # why: cancelled, timed_out, or a limit
         self.kill_at: float | None = None
         self.deadline: float | None = None
@@ -265,6 +278,8 @@ class _Supervision:
 
         from carrel.system.sockets import Stream
 
+        if self.meter:
+            self.meter.measure_first()
         directory = os.open(self.order.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             # by descriptor, because a socket's path may have 107 bytes only
@@ -287,6 +302,8 @@ class _Supervision:
         self.group = cgroups.make(self.order.name, ours, listed=self.enforcement.sandbox == "none")
         held = held_limits(ours, self.group, self.enforcement.sandbox)
         self.enforcement = self.enforcement.replace(limits={**self.enforcement.limits, **held})
+        if self.limits.stops_at_quota and self.order.measure is not None:
+            self._make_meter(self.order.measure)
         self.free_at_start = self._free_space()
         ready = launch(resource_limits(ours, self.group))
         # processes in front that are the launcher's, not the command's
@@ -299,6 +316,8 @@ class _Supervision:
             for descriptor in set(theirs):
                 os.close(descriptor)
         self.pid = child.pid
+        if self.meter:
+            self.meter.follow(child.pid)
         self.report_pipe = child.report
         self._watch(child.report, self._read_report)
         descriptor = os.pidfd_open(child.pid)
@@ -321,6 +340,46 @@ class _Supervision:
     def _begin_time(self) -> None:
         if self.limits.wall_seconds is not None and self.deadline is None:
             self.deadline = time.monotonic() + self.limits.wall_seconds
+
+    def _make_meter(self, measure: Callable[[], Measured]) -> None:
+        """A thread watches what the workspace takes; what it finds wakes the loop, by a line in a pipe."""
+        from carrel.system.meter import Allowed, Meter
+
+        read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.open += [lambda: os.close(read_end), lambda: os.close(write_end)]
+        allowed = Allowed(
+            disk=self.order.workspace,
+            measure=measure,
+            max_bytes=self.limits.quota_bytes,
+            max_files=self.limits.quota_files,
+            file_bytes=largest_file(self.limits),
+        )
+        self.meter = Meter(
+            allowed,
+            self.group,
+            lambda event, found: os.write(write_end, b"%s %d %d\n" % (event, found.bytes, found.inodes)),
+        )
+        means = {
+            name: self.meter.means for name in ("quota_bytes", "quota_files") if getattr(self.limits, name) is not None
+        }
+        self.enforcement = self.enforcement.replace(limits={**self.enforcement.limits, **means})
+        self.metered = read_end
+        self._watch(read_end, lambda _: self._hear_meter())
+
+    def _hear_meter(self) -> None:
+        try:
+            lines = os.read(self.metered, 65536).splitlines()
+        except BlockingIOError:
+            return
+        for line in lines:
+            event, size, files = line.decode().split()
+            if event == "exceeded":
+                self.quota_stops += 1
+            elif event == "lost":
+                self.stopping = self.stopping or "quota_exceeded: what it takes could not be watched any more"
+            elif event == "over":
+                self.stopping = self.stopping or "quota_exceeded: it went on growing where growth was refused"
+            self.hooks.on_quota(event, int(size), int(files))
 
     def _make_descriptors(self, ready: Launch) -> tuple[int, int, int]:
         """The command's three descriptors; ours are put into the loop.
@@ -487,6 +546,8 @@ class _Supervision:
         if self.report == (bytes(8) if self.child_has_shim else b""):
             self.launched_at = time.time()
             self._begin_time()
+            if self.meter:
+                self.meter.start()  # before the log is written, which may take a while
             if self.told >= 0:
                 self._hear_told()  # it says how it was started before it starts it
             start_time = process.read_start_time(self.pid)
@@ -660,12 +721,17 @@ class _Supervision:
                     self.handlers[descriptor](event)
 
     def _end(self) -> Result:
+        if self.meter and self.launched_at is not None:
+            self.meter.stop()
+            self._hear_meter()
         gone = self._clear()
         if self.report_pipe in self.handlers:
             while self.report_pipe in self.handlers:
                 self._read_report(0)
         self._drain()
         usage = {**cgroups.usage(self.group), **self.told_usage}
+        if self.quota_stops:
+            usage["quota_stops"] = self.quota_stops
         state, code, reason = self._judge(usage)
         if not gone:
             reason = f"{reason}; some of its processes do not die".lstrip("; ")

@@ -1,6 +1,6 @@
 """How much a workspace may take, and how much it does: what it added itself, never what it shares.
 
-Exclusive is the upper layer of a view, or all of `work/` where nothing is shared, and `output/` and `tmp/`.
+Exclusive is the upper layer of a view, or all of `work/` where nothing is shared, and whatever is beside it.
 
 A write through us is refused before anything changes. To know what a workspace takes without walking through it, a
 small file counts along:
@@ -9,14 +9,15 @@ small file counts along:
 
 Growth is counted before it happens, and a little too high where the exact number would cost a walk; what shrinks is not
 counted. So what is admitted is admitted rightly, and before a refusal the workspace is measured, unless nothing has
-changed since it last was. A count of another boot, or from before a run, a restore or a fork, is none.
+changed since it just was. A count of another boot, or from before a run, a restore or a fork, is none.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import contextmanager, nullcontext
+import time
+from contextlib import ExitStack, contextmanager
 from stat import S_ISDIR, S_ISREG
 
 from carrel.errors import QuotaExceeded
@@ -41,6 +42,7 @@ GIB = 1 << 30
 BLOCK = 4096
 RECORD_BYTES = 512  # of every count, so that one write replaces it
 WARN_SHARE = 0.8
+_OURS = ("work", "output", "tmp")  # are there from the beginning, and do not count themselves
 _VIEWS = ("overlay", "rootless-overlay", "none")  # mechanisms whose `work/` is not the workspace's own
 
 
@@ -65,9 +67,15 @@ class Count(Value):
     bytes: int
     files: int
     is_measured: bool = True  # and nothing was done through us since
+    measured_at: float = 0.0
+    measured_seconds: float = 0.0  # how long it took
     warned: list[str] = []  # limits over which a warning was written down, once for each time that they are crossed
     exceeded: list[str] = []
     of: str = ""  # the boot and the last lifecycle event that it belongs to
+
+    def is_sure(self) -> bool:
+        """Whether to measure again would be a waste: what others were writing then may be elsewhere now."""
+        return self.is_measured and 0 <= time.time() - self.measured_at < 10 * self.measured_seconds
 
 
 def allowance(home: Home, workspace: Workspace) -> Allowance:
@@ -88,23 +96,39 @@ def allowance(home: Home, workspace: Workspace) -> Allowance:
     )
 
 
-def exclusive_paths(home: Home, workspace: Workspace) -> list[str]:
-    """The directories that nothing but this workspace takes space in."""
-    root = workspace.trash_path if workspace.state == "destroyed" else workspace.path
-    paths = [f"{root}/output", f"{root}/tmp"]
-    if workspace.filled.get("mechanism") not in _VIEWS:
-        return [*paths, f"{root}/work"]
+def _uppers(home: Home, workspace: Workspace) -> list[str]:
     layers = f"{home.private}/layers/{workspace.uid}"
     try:
-        uppers = [f"{layers}/{name}" for name in os.listdir(layers) if name.startswith("upper.")]
+        return [f"{layers}/{name}" for name in os.listdir(layers) if name.startswith("upper.")]
     except FileNotFoundError:
-        uppers = []
-    return [*paths, *uppers]
+        return []
 
 
 def exclusive(home: Home, workspace: Workspace) -> Measured:
     """What the workspace takes, measured now; costs as much as it has added, whatever it shares."""
-    return measure(*exclusive_paths(home, workspace))
+    root = workspace.trash_path if workspace.state == "destroyed" else workspace.path
+    try:
+        names = os.listdir(root)
+    except OSError:
+        names = []
+    is_view = workspace.filled.get("mechanism") in _VIEWS
+    own = [f"{root}/{name}" for name in _OURS if name != "work" or not is_view]
+    more = [f"{root}/{name}" for name in names if name not in (*_OURS, ".aw")]  # whatever the agent put beside them
+    return measure(*own, *(_uppers(home, workspace) if is_view else ()), also=more)
+
+
+def run_allowance(home: Home, workspace: Workspace) -> tuple[Allowance, str]:
+    """What a run may make the workspace take in all, and which limit on its size that is.
+
+    What the other workspaces have is looked at when the run starts."""
+    allowed = allowance(home, workspace)
+    bounds = [(allowed.bytes, "size")]
+    if allowed.task_bytes is not None:
+        bounds.append((max(0, allowed.task_bytes - _others(home, workspace, workspace.task_id)), "task"))
+    if allowed.total_bytes is not None:
+        bounds.append((max(0, allowed.total_bytes - _others(home, workspace, None)), "total"))
+    tightest, name = min(((most, name) for most, name in bounds if most is not None), default=(None, "size"))
+    return allowed.replace(bytes=tightest), name
 
 
 # -- the count ---------------------------------------------------------------------------------------------------------
@@ -155,8 +179,16 @@ def forget_count(home: Home, uid: str) -> None:
 
 def measured_count(home: Home, workspace: Workspace, before: Count | None = None) -> Count:
     """A count that is exact; a limit that it is under again may be warned of again."""
+    began = time.time()
     found = exclusive(home, workspace)
-    count = Count(bytes=found.bytes, files=found.inodes, of=_belongs_to(workspace))
+    now = time.time()
+    count = Count(
+        bytes=found.bytes,
+        files=found.inodes,
+        measured_at=now,
+        measured_seconds=max(0.0, now - began),
+        of=_belongs_to(workspace),
+    )
     if before is None:
         return count
     uses = {name: (used, allowed) for name, used, allowed in _uses(home, workspace, count, 0, 0)}
@@ -210,12 +242,14 @@ class Room:
         # A folder that is used in place is its owner's, and not ours to limit.
         self._is_open = self._is_elsewhere or all(limit is None for limit in limits)
         self._staged = (0, 0)  # bytes and files that lie there under another name already
+        self._held = ExitStack()  # the count, from when a change is admitted until it is made
         self._root: Root | None = None  # where the path is looked up as the workspace's own
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._held.close()
         if self._root is not None:
             self._root.close()
 
@@ -245,10 +279,11 @@ class Room:
             limit = min(limit, self._allowed.file_bytes)
         if self._is_open or self._allowed.bytes is None:
             return limit
-        count = self._count()
-        room = self._allowed.bytes - count.bytes + self._own_bytes()
-        if room < limit and not count.is_measured:
-            room = self._allowed.bytes - self._measure(count).bytes + self._own_bytes()
+        with self._alone():
+            count = self._count()
+            room = self._allowed.bytes - count.bytes + self._own_bytes()
+            if room < limit and not count.is_sure():
+                room = self._allowed.bytes - self._measure(count).bytes + self._own_bytes()
         return max(0, min(limit, room))
 
     def _size_now(self) -> int:
@@ -293,6 +328,7 @@ class Room:
     # -- behind it --
 
     def _alone(self) -> AbstractContextManager[None]:
+        """Nobody else counts meanwhile: also a first look writes the count down."""
         key = "" if self._allowed.is_shared else f" {self._workspace.uid}"
         return self._home.hold(f"quota{key}")
 
@@ -311,10 +347,11 @@ class Room:
         return found
 
     def _admit(self, more_bytes: int, more_files: int, *, reserve: bool = True) -> None:
-        with self._alone() if reserve else nullcontext():
+        with ExitStack() as hold:
+            hold.enter_context(self._alone())
             count = self._count()
             over = self._over(count, more_bytes, more_files)
-            if over and not count.is_measured:
+            if over and not count.is_sure():
                 count = self._measure(count)
                 over = self._over(count, more_bytes, more_files)
             if over:
@@ -325,6 +362,8 @@ class Room:
                     bytes=max(0, count.bytes + more_bytes), files=count.files + more_files, is_measured=False
                 )
                 write_count(self._home, self._workspace, count)
+                # A name that changes while somebody measures may be seen nowhere: nobody does until it has changed.
+                self._held = hold.pop_all()
 
     def _over(self, count: Count, more_bytes: int, more_files: int) -> tuple[str, int, int] | None:
         """The first limit that this would go over. What does not grow is no trouble, also where there is too much."""
@@ -370,7 +409,7 @@ class Room:
 
         top, rest = self._workspace.path, path
         if self._workspace.filled.get("mechanism") in _VIEWS and path.split("/")[0] == "work":
-            uppers = [each for each in exclusive_paths(self._home, self._workspace) if "/upper." in each]
+            uppers = _uppers(self._home, self._workspace)
             if len(uppers) != 1:
                 return None
             top, rest = uppers[0], path[len("work") :].lstrip("/") or "."

@@ -28,6 +28,8 @@ from carrel.model.enforcement import Enforcement, Limits
 from carrel.model.event import (
     Caller,
     NetworkDenied,
+    QuotaExceeded,
+    QuotaWarned,
     RunCancelled,
     RunCompleted,
     RunFailed,
@@ -43,6 +45,7 @@ from carrel.verbs.create import materialise, write_run
 from carrel.verbs.destroy import attach
 from carrel.verbs.execute import permit_run, refuse_reaching_out
 from carrel.verbs.permit import judged
+from carrel.verbs.quota import exclusive, forget_count, run_allowance
 from carrel.verbs.reach import reach_of
 
 TYPE_CHECKING = False
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from carrel.system.frames import Frame
     from carrel.system.supervisor import Result
     from carrel.verbs.permit import Gate
+    from carrel.verbs.quota import Allowance
 
 MIB = 1 << 20
 START_SECONDS = 20.0
@@ -388,16 +392,19 @@ def supervise(home: Home, run_id: str) -> None:
     if not found.is_active:  # whoever started us died, and somebody has given the run its end meanwhile
         return
     workspace = show.by_uid(home, found.uid)
-    hooks: Any = _Hooks(home, found)
+    allowed, bound = run_allowance(home, workspace)
+    forget_count(home, workspace.uid)
+    hooks: Any = _Hooks(home, found, allowed, bound)
     order = supervisor.Order(
         directory=directory,
         name=f"aw-{run_id}",
-        limits=_limits(spec),
+        limits=_limits(spec, allowed),
         terminal=spec.tty,
         rows=spec.rows,
         columns=spec.columns,
         stdin=spec.stdin,
         workspace=workspace.path,
+        measure=lambda: exclusive(home, workspace),
         rules=_rules(spec.network, home.settings.sandbox.secrets),
     )
     try:
@@ -420,7 +427,7 @@ def _enter(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, order: 
         from carrel.system import box
 
         listener = box.listen(order.directory)  # whoever started us may knock as soon as we are supervised
-    with driver.enter(_confinement(home, workspace, spec, run_id)) as cell:
+    with driver.enter(_confinement(home, workspace, spec, run_id, order.limits)) as cell:
 
         def launch(rlimits: Sequence[tuple[int, int]]) -> Any:
             if spec.box:
@@ -430,13 +437,16 @@ def _enter(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, order: 
         supervisor.supervise(launch, order, cell.enforcement, hooks, getattr(driver, "explain", None))
 
 
-def _limits(spec: RunSpec) -> Limits:
+def _limits(spec: RunSpec, allowed: Allowance) -> Limits:
+    largest = [each for each in (spec.file_mb * MIB if spec.file_mb else None, allowed.file_bytes) if each is not None]
     return Limits(
         wall_seconds=spec.timeout_seconds,
         memory_bytes=spec.memory_mb * MIB if spec.memory_mb else None,
         processes=spec.processes,
         cpus=spec.cpus,
-        file_bytes=spec.file_mb * MIB if spec.file_mb else None,
+        file_bytes=min(largest, default=None),
+        quota_bytes=allowed.bytes,
+        quota_files=allowed.files,
         disk_free_bytes=256 * MIB,
         output_bytes=spec.output_mb * MIB if spec.output_mb else None,
         needs_cgroup=False,  # where no group can be made the statement says so: rlimits hold then
@@ -465,7 +475,7 @@ def _secret(text: str) -> tuple[str, tuple[str, str]]:
         raise from_os(error, f"the secret for {host}") from error
 
 
-def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -> Any:
+def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, limits: Limits) -> Any:
     from carrel.sandboxes import Confinement, Mount
 
     sandbox = home.settings.sandbox
@@ -501,7 +511,7 @@ def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str) -
         },
         executable=spec.executable,
         holder=reach.holder,
-        limits=_limits(spec),
+        limits=limits,
         machines=machines_of(home, workspace.uid, spec.sandbox) if spec.sandbox.startswith("vm") else None,
         room=run_id if spec.box else "",
         network=spec.network if spec.network in ("none", "host") else "proxy",
@@ -563,9 +573,11 @@ def _mount(text: str, *, writable: bool) -> Any:
 class _Hooks:
     """Writes what happens to a run into the log, in the runner."""
 
-    def __init__(self, home: Home, found: Run) -> None:
+    def __init__(self, home: Home, found: Run, allowed: Allowance, bound: str) -> None:
         self.home = home
         self.run = found
+        self.allowed = allowed
+        self.bound = bound  # which limit on its size is the tightest
 
     def on_started(self, pid: int, start_time: int, enforcement: Enforcement) -> None:
         del start_time
@@ -576,7 +588,23 @@ class _Hooks:
         fact = NetworkDenied(**run_names(self.run), host=denial.get("host", ""), reason=denial.get("reason", ""))
         self.home.record(self.run.task_id, fact, durable=False)
 
+    def on_quota(self, event: str, size: int, files: int) -> None:
+        forget_count(self.home, self.run.uid)  # who writes through us meanwhile measures
+        kind = {"warned": QuotaWarned, "exceeded": QuotaExceeded}.get(event)
+        if kind is None:
+            return
+        shares = [
+            (used / max(1, most), name, used, most)
+            for name, used, most in ((self.bound, size, self.allowed.bytes), ("files", files, self.allowed.files))
+            if most is not None
+        ]
+        _, name, used, most = max(shares)
+        names = {key: value for key, value in run_names(self.run).items() if key != "run_id"}
+        fact = kind(**names, limit=name, used=used, allowed=most, run_id=self.run.run_id)
+        self.home.record(self.run.task_id, fact, durable=False)
+
     def on_finished(self, result: Result) -> None:
+        forget_count(self.home, self.run.uid)
         after = self._keep_after()
         _record_end(
             self.home,

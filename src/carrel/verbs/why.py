@@ -112,6 +112,13 @@ def _limits(run: Run) -> Iterator[Denial]:
             what=f"{run.dropped_bytes} bytes of output were counted and not kept",
             remedy="sandbox.output_mb",
         )
+    if stops := usage.get("quota_stops"):
+        yield Denial(
+            kind="quota",
+            what="the workspace took all that it may: what makes files longer was refused until something was deleted",
+            count=stops,
+            remedy="delete something; max_size_mb and max_files of the workspace are the limits, aw usage shows them",
+        )
     if run.reason.startswith("disk limit"):
         yield Denial(kind="disk", what=run.reason, remedy="aw usage shows what takes space, aw sweep frees it")
 

@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from carrel import cli, errors, settings
 from carrel.model import event
@@ -99,6 +100,45 @@ def commands_page() -> str:
     return "\n".join([*lines, ""])
 
 
+def http_page() -> str:
+    from carrel.local import Local
+    from carrel.server.app import make_app
+
+    bare = object.__new__(Local)
+    bare.places = lambda: ("/home", "/workspaces")  # type: ignore[method-assign]
+    document = make_app(bare, settings.load_settings({}, "/", system_directory=""), frozenset()).openapi()
+    lines = [
+        "# HTTP",
+        MADE,
+        "Every request but `/healthz` has `Authorization: Bearer TOKEN`. Bodies are JSON unless said otherwise; errors",
+        "are as in [errors](errors.md). `/openapi.json` of a running server has all of this for programs.",
+    ]
+    by_tag: dict[str, list[str]] = {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            found = [each for each in operation.get("parameters", ()) if each["in"] in ("query", "header")]
+            names = " ".join(f"`{each['name']}`" for each in found if each["in"] == "query")
+            body = operation.get("requestBody", {}).get("content", {})
+            what = _body_keys(document, body.get("application/json", {}).get("schema", {})) if body else ""
+            taken = ", ".join(part for part in (names, what or ("bytes" if body else "")) if part)
+            text = operation["description"].split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+            by_tag.setdefault(operation["tags"][0], []).append(f"| `{method.upper()} {path}` | {taken} | {text} |")
+    for tag, rows in by_tag.items():
+        lines += ["", f"## {tag.capitalize()}", "", "| address | takes | does |", "|---|---|---|", *rows]
+    return "\n".join([*lines, ""])
+
+
+def _body_keys(document: dict[str, Any], schema: dict[str, Any]) -> str:
+    """The keys of a body; those that must be there come first, in bold."""
+    choice = [each for each in schema.get("anyOf", [schema]) if "$ref" in each]
+    if not choice:
+        return ""
+    body = document["components"]["schemas"][choice[0]["$ref"].rpartition("/")[2]]
+    needed = body.get("required", [])
+    keys = sorted(body["properties"], key=lambda key: key not in needed)
+    return "{" + " ".join(f"**{key}**" if key in needed else key for key in keys) + "}"
+
+
 def _sentence(cls: type) -> str:
     return " ".join((cls.__doc__ or "").split()).replace("|", "\\|")
 
@@ -126,6 +166,7 @@ PAGES = {
     "events.md": events_page,
     "settings.md": settings_page,
     "commands.md": commands_page,
+    "http.md": http_page,
 }
 
 if __name__ == "__main__":

@@ -189,3 +189,27 @@ def test_nothing_acknowledged_is_lost_and_nothing_done_twice_when_it_is_killed(
     assert workspaces.verify().events == workspaces.last_position()
     assert seen == list(range(first + 1, first + 1 + len(seen)))
     assert len(seen) >= len(made)
+
+
+def test_memory_stays_flat_over_many_requests(served: Served) -> None:
+    wire = served.wire
+    for name in ("a", "b"):
+        assert wire.ask("POST", "/api/workspaces", {"id": f"t/{name}"}).status == 201
+
+    def many(count: int) -> None:
+        with carrel.connect(served.said["url"], wire.token) as remote:
+            for number in range(count // 4):
+                remote.write_file("t/a", "work/x", str(number))
+                assert remote.read_text("t/a", "work/x") == str(number)
+                remote.list()
+                with pytest.raises(CarrelError):
+                    remote.get("no/body")
+
+    many(2_000)  # caches fill, and the log's last events are kept in memory up to a number
+    before = _resident(served.process.pid)
+    many(100_000 if os.environ.get("AW_LOAD") == "full" else 2_000)
+    assert _resident(served.process.pid) - before < 30 << 20
+
+
+def _resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import struct
 from typing import Any
@@ -39,7 +40,7 @@ class Protocol(HttpToolsProtocol):
                     return
                 super().data_received(data[start : start + HEAD_BYTES])
                 if self._in_head and self._head_bytes > HEAD_BYTES:
-                    self._refuse(b"431 Request Header Fields Too Large")
+                    self._refuse(b"431 Request Header Fields Too Large", "too_large", "the head is too large")
                     return
         else:
             super().data_received(data)
@@ -85,6 +86,13 @@ class Protocol(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _refuse(self, status: bytes) -> None:
-        self.transport.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(b"400 Bad Request", "bad_request", "this is not HTTP as we speak it")
+
+    def _refuse(self, status: bytes, code: str, message: str) -> None:
+        """Answer before there is a request, in the form that every error has."""
+        error = {"code": code, "message": message, "hint": "", "details": {}}
+        body = json.dumps({"error": error}, separators=(",", ":")).encode()
+        head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        self.transport.write(head % (status, len(body)) + body)
         self.transport.close()

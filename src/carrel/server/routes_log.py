@@ -29,7 +29,7 @@ LAST = 1 << 62
     responses={
         200: {
             "description": "A list, or with `follow` server-sent events: one event as JSON in each, `id` its position.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            "content": {"text/event-stream": {}},
         },
         **failing(),
     },

@@ -42,7 +42,7 @@ class TokenMade(Value):
     text: str
 
 
-@router.get("/healthz", response_model=Health, responses={421: failing()[421]})
+@router.get("/healthz", response_model=Health, responses={status: failing()[status] for status in (400, 421, 431)})
 async def healthz() -> Response:
     """Whether the server answers."""
     return answer(Health(status="ok"))

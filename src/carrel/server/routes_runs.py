@@ -148,7 +148,7 @@ def why(verbs: Verbs, run: ThisRun) -> Response:
             '`{"stream": "stdout", "time_ns": …, "text": …}`, or `base64` where a piece is no UTF-8.',
             "content": {
                 "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
-                "text/event-stream": {"schema": {"type": "string"}},
+                "text/event-stream": {},
             },
         },
         **failing(404),

@@ -83,5 +83,5 @@ def failing(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: RESPONSES[status] for status in sorted({*_EVERY, *statuses})}
 
 
-_EVERY = (400, 401, 403, 408, 413, 415, 421, 422, 429, 503)
+_EVERY = (400, 401, 403, 408, 413, 415, 421, 422, 429, 431, 503)
 WORKSPACE = "/api/workspaces/{task}/{agent}"

@@ -1,0 +1,157 @@
+"""Requests made up from the OpenAPI document, good ones and bad ones: no bug, no broken promise, no path of the host.
+
+`AW_LOAD=full` makes ten minutes' worth of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+import carrel
+from carrel.local import Local
+from carrel.server.app import make_app
+from carrel.server.serve import Background
+from carrel.settings import load_settings
+
+IS_FULL = os.environ.get("AW_LOAD") == "full"
+EXAMPLES = 60 if IS_FULL else 3
+CHECKS: list[Any] = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+
+
+class House:
+    """A server with something in it, and what nobody without the owner's token may see."""
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+        found = load_settings({"HOME": base}, base, system_directory=f"{base}/no-etc")
+        self.settings = found.replace(server=found.server.replace(max_body_mb=1))
+        self.workspaces = carrel.open(f"{base}/home", settings=self.settings)
+        self.server = Background(self.workspaces, self.settings)
+        self.furnish()
+        self.owner = self.workspaces.owner_token()
+        self.run = self.workspaces.run("fix/a1", ["echo", "hello"]).id
+        self.workspaces.wait(self.run)
+
+    def furnish(self) -> None:
+        """What is asked about is there, whatever the last request did."""
+        if not self.workspaces.exists("fix/a1"):
+            self.workspaces.create(id="fix/a1")
+            self.workspaces.write_file("fix/a1", "work/in.txt", "hello\n")
+            self.token = self.workspaces.create_token("fix/a1")[1]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    made = House(str(tmp_path_factory.mktemp("schema")))
+    with made.server:
+        yield made
+    made.workspaces.close()
+
+
+def _operations() -> list[Any]:
+    """Every operation of the document, without a server: the tests are named by them."""
+    bare: Any = object.__new__(Local)
+    bare.places = lambda: ("/home-of-nobody", "/workspaces-of-nobody")
+    document = make_app(bare, None, frozenset()).openapi()  # type: ignore[arg-type]
+    schema = schemathesis.openapi.from_dict(document)
+    return [found.ok() for found in schema.get_all_operations()]
+
+
+OPERATIONS = _operations()
+
+
+def _tamed(value: Any) -> Any:
+    """No file of this machine is named by chance: `/` alone would be a good source, of everything there is."""
+    if isinstance(value, dict):
+        named = ("folder", "source", "to", "path")
+        return {
+            key: f"zz{each}" if key in named and isinstance(each, str) and each[:1] in "/.~" else _tamed(each)
+            for key, each in value.items()
+        }
+    return [_tamed(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["good", "bad"])
+def test_the_document_tells_the_truth(house: House, operation: Any, mode: Any) -> None:
+    if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
+        mode = GenerationMode.POSITIVE  # nothing in it can be wrong but the address, which tests of the guard try
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize=not IS_FULL,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def try_it(case: Any) -> None:
+        for number, token in enumerate((house.owner, house.token)):
+            house.furnish()
+            if number:  # the second time about what is there
+                known = {"task": "fix", "agent": "a1", "run": house.run, "run_id": house.run}
+                case.path_parameters = {k: known.get(k, v) for k, v in (case.path_parameters or {}).items()}
+            _ask(house, case, house.token if token == house.token else token)
+
+    try_it()
+
+
+def _ask(house: House, case: Any, token: str) -> None:
+    case.body = _tamed(case.body) if isinstance(case.body, dict | list) else case.body
+    case.query = {
+        key: value for key, value in (_tamed(case.query or {})).items() if (key, value) not in (("follow", True),)
+    }
+    for endless in ("follow", "wait"):
+        case.query.pop(endless, None)
+    case.headers = {key: value for key, value in (case.headers or {}).items() if key.lower() != "prefer"}
+    try:
+        response = case.call(
+            base_url=house.server.url, headers={"Authorization": f"Bearer {token}"}, timeout=30, allow_redirects=False
+        )
+    except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
+        return  # cannot be sent at all
+    case.validate_response(response, checks=CHECKS)
+    if response.status_code >= 400 or token != house.owner:
+        assert house.base.encode() not in response.content
+        assert b"Traceback" not in response.content
+    if response.status_code >= 400:
+        assert set(json.loads(response.content)["error"]) == {"code", "message", "hint", "details"}
+
+
+def test_every_operation_has_an_example_or_needs_none() -> None:
+    """What a body looks like is shown."""
+    for operation in OPERATIONS:
+        for body in operation.body:
+            if body.media_type == "application/json":
+                assert operation.definition.raw["requestBody"], operation.label
+
+
+def test_the_server_is_well_after_all_of_it(house: House) -> None:
+    assert house.workspaces.verify().events == house.workspaces.last_position()
+    assert requests.get(f"{house.server.url}/healthz", timeout=10).json() == {"status": "ok"}
+    end = time.monotonic() + 10
+    while house.server.app.front.hub.open_streams and time.monotonic() < end:
+        time.sleep(0.05)
+    assert house.server.app.front.hub.open_streams == 0

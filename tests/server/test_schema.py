@@ -108,23 +108,22 @@ def test_the_document_tells_the_truth(house: House, operation: Any, mode: Any) -
     )
     @given(case=operation.as_strategy(generation_mode=mode))
     def try_it(case: Any) -> None:
-        for number, token in enumerate((house.owner, house.token)):
+        for is_owner in (True, False):
             house.furnish()
-            if number:  # the second time about what is there
+            if not is_owner:  # the second time about what is there
                 known = {"task": "fix", "agent": "a1", "run": house.run, "run_id": house.run}
                 case.path_parameters = {k: known.get(k, v) for k, v in (case.path_parameters or {}).items()}
-            _ask(house, case, house.token if token == house.token else token)
+            _ask(house, case, house.owner if is_owner else house.token)
 
     try_it()
 
 
 def _ask(house: House, case: Any, token: str) -> None:
+    if isinstance(case.body, dict) and case.body.get("sandbox") == "vm":
+        case.body["sandbox"] = "auto"  # not every machine has machines, and it says so with 503
     case.body = _tamed(case.body) if isinstance(case.body, dict | list) else case.body
-    case.query = {
-        key: value for key, value in (_tamed(case.query or {})).items() if (key, value) not in (("follow", True),)
-    }
-    for endless in ("follow", "wait"):
-        case.query.pop(endless, None)
+    endless = ("follow", "wait")
+    case.query = {key: value for key, value in _tamed(case.query or {}).items() if key not in endless}
     case.headers = {key: value for key, value in (case.headers or {}).items() if key.lower() != "prefer"}
     try:
         response = case.call(

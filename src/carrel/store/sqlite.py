@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sys
 import time
-from _thread import _local, get_ident
+from _thread import _local, get_native_id
 from contextlib import contextmanager, suppress
 
 from carrel.errors import CarrelError, DiskFull, FilesystemError, PermissionDenied, StoreUnavailable, from_os
@@ -92,9 +91,12 @@ class Sqlite:
 
     def _close_orphans(self) -> None:
         """Close the connections of threads that have ended: a server's come and go."""
-        pid, alive = os.getpid(), sys._current_frames().keys() - {get_ident()}  # who had our number before is gone
+        pid, own = os.getpid(), get_native_id()
         for connection in list(self._open):
-            if connection.pid == pid and connection.thread not in alive:  # a parent's stay: to let go is to close
+            # Asked of the kernel: Python's own list of threads can block for ever while it is made. A parent's
+            # connections stay, because to let go of one is to close it.
+            is_gone = connection.thread == own or not os.path.exists(f"/proc/self/task/{connection.thread}")
+            if connection.pid == pid and is_gone:
                 with suppress(ValueError):  # somebody else was quicker
                     self._open.remove(connection)
                     connection.close()
@@ -179,7 +181,7 @@ class _Connection:
 
     def __init__(self, path: str) -> None:
         self.pid = os.getpid()
-        self.thread = get_ident()
+        self.thread = get_native_id()  # of the kernel
         with _errors(path):
             self.lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:

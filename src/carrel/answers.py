@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from carrel.model.approval import Approval
-from carrel.model.change import Change, Diff
+from carrel.model.change import Change, Diff, FileChange, Overlap
 from carrel.model.event import Event
 from carrel.model.operation import Operation
 from carrel.model.policy import Decision, Policy
+from carrel.model.race import Comparison, Race
 from carrel.model.run import Command, Run
 from carrel.model.snapshot import Snapshot
 from carrel.model.token import Token
+from carrel.model.watch import Watching
 from carrel.model.workspace import Workspace
 from carrel.snapshots.restore import Restored
 from carrel.store.log import Verification
@@ -37,12 +39,14 @@ __all__ = [
     "Candidate",
     "Change",
     "Command",
+    "Comparison",
     "Decision",
     "Diff",
     "Edited",
     "Entry",
     "Event",
     "Explanation",
+    "FileChange",
     "Finding",
     "Folder",
     "Found",
@@ -53,8 +57,10 @@ __all__ = [
     "Message",
     "Named",
     "Operation",
+    "Overlap",
     "Policy",
     "Probe",
+    "Race",
     "RecentFolder",
     "Restored",
     "Run",
@@ -66,6 +72,7 @@ __all__ = [
     "Turn",
     "Usage",
     "Verification",
+    "Watching",
     "Workspace",
     "WorkspaceUsage",
     "Written",

@@ -190,6 +190,16 @@ def _find_archived(_: Local, __: dict[str, Any], effects: Sequence[Event]) -> ob
     return {key: value for key, value in done[0].items() if key not in ("agent_id", "uid")} if done else None
 
 
+def _race(workspaces: Local, arguments: dict[str, Any]) -> object:
+    return workspaces.race(arguments.pop("source"), arguments.pop("command"), **arguments)
+
+
+def _find_race(workspaces: Local, _: dict[str, Any], effects: Sequence[Event]) -> object | None:
+    """As it stands: one that died half-way is not begun again, because its runs may have cost money."""
+    begun = _all(effects, "race_started", "race_id")
+    return workspaces.get_race(begun[0]) if begun else None
+
+
 VERBS: dict[str, tuple[Do, Find]] = {
     "create": (_create, _find_created),
     "run": (_run, _find_run),
@@ -200,6 +210,7 @@ VERBS: dict[str, tuple[Do, Find]] = {
     "undo": (_undo, _find_undone),
     "send": (_send, _find_sent),
     "archive": (_archive, _find_archived),
+    "race": (_race, _find_race),
 }
 
 

@@ -23,12 +23,14 @@ from carrel.answers import (
     Candidate,
     Change,
     Command,
+    Comparison,
     Decision,
     Diff,
     Edited,
     Entry,
     Event,
     Explanation,
+    FileChange,
     Finding,
     Folder,
     Found,
@@ -39,8 +41,10 @@ from carrel.answers import (
     Message,
     Named,
     Operation,
+    Overlap,
     Policy,
     Probe,
+    Race,
     RecentFolder,
     Restored,
     Run,
@@ -52,6 +56,7 @@ from carrel.answers import (
     Turn,
     Usage,
     Verification,
+    Watching,
     Workspace,
     Written,
 )
@@ -539,6 +544,66 @@ class Remote:
         body = {"decision": decision, "workspace_id": id, **choice, **lists}
         return build(list[Approval], self._post("/api/approvals", body))  # type: ignore[no-any-return]
 
+    # -- several, and what changes --
+
+    def overlaps(self, id: str | None = None) -> Sequence[Overlap]:
+        return build(list[Overlap], self._get("/api/overlaps", workspace_id=id))  # type: ignore[no-any-return]
+
+    def compare(self, ids: Sequence[str]) -> Comparison:
+        return build(Comparison, self._get("/api/compare", ids="\n".join(ids)))  # type: ignore[no-any-return]
+
+    def race(
+        self,
+        source: str,
+        command: Sequence[str],
+        *,
+        count: int,
+        progress: Callable[[str], None] | None = None,
+        watch: Callable[[Race], None] | None = None,
+        **options: Any,
+    ) -> Race:
+        del progress, watch  # `get_race` tells how it stands
+        body = {"source": source, "command": [*command], "count": count, **_sent(options)}
+        return build(Race, self._post("/api/races", body, keyed=True))  # type: ignore[no-any-return]
+
+    def get_race(self, name: str) -> Race:
+        return build(Race, self._get(f"/api/races/{_part(name)}"))  # type: ignore[no-any-return]
+
+    def races(self) -> Sequence[Race]:
+        return build(list[Race], self._get("/api/races"))  # type: ignore[no-any-return]
+
+    def watch(
+        self,
+        id: str,
+        *,
+        until: Callable[[], bool] | None = None,
+        timeout_seconds: float | None = None,
+        debounce_seconds: float | None = None,
+        note: Callable[[str], None] | None = None,
+    ) -> Iterator[FileChange]:
+        del debounce_seconds, note  # the server's settings hold
+        self.get(id)
+        changes = (build(FileChange, data) for data in self._changes(id))
+        if until is None and timeout_seconds is None:
+            return changes
+        return _attended(changes, until or (lambda: False), timeout_seconds)
+
+    def _changes(self, id: str) -> Iterator[Any]:
+        with self._wire.stream(f"{_at(id)}/watch", headers=self._headers) as response:
+            for name, _, data in _events(_lines(response.iter_raw())):
+                if name == "end":
+                    return
+                yield json.loads(data)
+
+    def start_watching(self, id: str) -> Watching:
+        return build(Watching, self._post(f"{_at(id)}/watching"))  # type: ignore[no-any-return]
+
+    def stop_watching(self, id: str) -> Watching | None:
+        return build(Watching | None, self._delete(f"{_at(id)}/watching"))  # type: ignore[no-any-return]
+
+    def watching(self) -> Sequence[Watching]:
+        return build(list[Watching], self._get("/api/watching"))  # type: ignore[no-any-return]
+
     # -- taking back --
 
     def operations(self) -> Sequence[Operation]:
@@ -811,12 +876,12 @@ def _events(lines: Iterator[str]) -> Iterator[tuple[str, int | None, str]]:
             name, number, data = "", None, ""
 
 
-def _attended(events: Iterator[Event], until: Callable[[], bool], timeout_seconds: float | None) -> Iterator[Event]:
+def _attended(events: Iterator[Any], until: Callable[[], bool], timeout_seconds: float | None) -> Iterator[Any]:
     """The events, read by a thread, until somebody has had enough: asked five times a second."""
     import queue
     import threading
 
-    found: queue.Queue[Event | BaseException | None] = queue.Queue(1000)
+    found: queue.Queue[Any] = queue.Queue(1000)
 
     def read() -> None:
         try:

@@ -8,7 +8,9 @@ import os
 import subprocess
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -426,3 +428,70 @@ def test_a_clone_that_fails_says_so(desks: Any, tmp_path: Path) -> None:
     with pytest.raises(errors.CarrelError) as caught:
         desks.create("clone:https://127.0.0.1:1/x.git")
     assert caught.value.code in errors.BY_CODE
+
+
+def test_what_changes_is_seen_as_it_changes(desks: Any, desk: str) -> None:
+    seen: list[Any] = []
+
+    def look() -> None:
+        with closing(desks.watch(desk, timeout_seconds=20)) as changes:
+            for change in changes:
+                seen.append((change.kind, change.path))
+                if change.path.endswith("new.txt"):
+                    return
+
+    looker = threading.Thread(target=look, daemon=True)
+    looker.start()
+    end = time.monotonic() + 20
+    number = 0
+    while looker.is_alive() and time.monotonic() < end:  # it takes a moment until it looks
+        number += 1
+        desks.write_file(desk, "work/new.txt", str(number))
+        looker.join(0.3)
+    assert [path for _, path in seen if path.endswith("work/new.txt")]
+
+
+def test_workspaces_of_one_origin_are_compared(desks: Any, folder: Path) -> None:
+    for agent in ("a", "b"):
+        desks.create(f"overlay:{folder}", id=f"t/{agent}")
+        desks.write_file(f"t/{agent}", "work/a.txt", f"{agent}\n")
+    assert [overlap.paths for overlap in desks.overlaps("t/a")] == [("a.txt",)]
+    compared = desks.compare(["t/a", "t/b"])
+    assert {lane.workspace_id for lane in compared.lanes} == {"t/a", "t/b"}
+    assert compared.shared[0].path == "a.txt"
+
+
+def test_a_race_ranks_those_who_passed_first(desks: Any, folder: Path) -> None:
+    race = desks.race(
+        f"overlay:{folder}", ["sh", "-c", "echo {n} > n.txt"], count=2, check="grep -q 2 n.txt", task="race"
+    )
+    assert [lane.workspace_id for lane in race.lanes] == ["race/2", "race/1"]
+    assert desks.get_race(race.race_id).state == race.state
+    assert [each.race_id for each in desks.races()] == [race.race_id]
+
+
+def test_archives_are_written_and_brought_back(desks: Any, desk: str, tmp_path: Path) -> None:
+    done = desks.archive(desk, str(tmp_path / "kept.aw"))
+    assert desks.archives()[0].digest == done.digest
+    with pytest.raises(errors.FileExists):
+        desks.archive(desk, str(tmp_path / "kept.aw"))
+    back = desks.create(f"archive:{done.path}", id="back/main")
+    assert desks.read_text(back.id, "work/in.txt") == "hello\nworld\n"
+
+
+def test_agents_ask_and_the_owner_decides(desks: Any, desk: str) -> None:
+    agent = desks.acting_as("agent", agent_of=desk)
+    assert desks.judge(desk, "delete", "work/in.txt").outcome == "ask"
+    with pytest.raises(errors.ApprovalRequired):
+        agent.delete_file(desk, "work/in.txt")
+    asked = desks.approvals(desk)
+    assert [each.operation for each in asked] == ["delete"]
+    assert "in.txt" in desks.preview(asked[0].id)
+    assert desks.approve(asked[0].id, comment="yes")[0].state == "granted"
+    agent.delete_file(desk, "work/in.txt")
+    assert desks.get_approval(asked[0].id).state == "used"
+    desks.change_policy(desk, {"delete": "deny"})
+    assert desks.policy(desk).defaults["delete"] == "deny"
+    desks.write_file(desk, "work/x", b"x")
+    with pytest.raises(errors.PolicyDenied):
+        agent.delete_file(desk, "work/x")

@@ -146,7 +146,7 @@ def test_an_accepted_operation_of_a_server_that_died_is_done_by_the_next(
 
 
 def test_every_verb_that_can_be_asked_for_once_can_be_found_again() -> None:
-    assert set(CALLS) | {"create", "apply", "undo", "archive"} == set(calls.VERBS)
+    assert set(CALLS) | {"create", "apply", "undo", "archive", "race"} == set(calls.VERBS)
 
 
 def test_a_key_does_not_remember_that_somebody_has_to_be_asked(wire: Wire, workspaces: Local, desk: str) -> None:

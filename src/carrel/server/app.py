@@ -17,6 +17,7 @@ from carrel.server import (
     routes_policy,
     routes_runs,
     routes_states,
+    routes_together,
     routes_workspaces,
 )
 from carrel.server.errors import error_schemas, handle_errors
@@ -36,6 +37,7 @@ ROUTERS = (
     routes_runs.router,
     routes_states.router,
     routes_policy.router,
+    routes_together.router,
     routes_log.router,
     routes_machine.router,
 )
@@ -45,6 +47,7 @@ _TAGS = [
     {"name": "runs", "description": "Commands in a workspace."},
     {"name": "states", "description": "Snapshots, diff, apply, fork."},
     {"name": "approvals", "description": "What agents may do, and what they ask for."},
+    {"name": "together", "description": "Several workspaces beside each other, and what changes in one."},
     {"name": "events", "description": "What happened."},
     {"name": "machine", "description": "The home and the machine it is on."},
 ]

@@ -253,3 +253,24 @@ class NewArchive(Body):
 
     to: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     replace: bool = False
+
+
+class NewRace(Body):
+    """The same to be tried in several workspaces of one source."""
+
+    source: Text = Field(examples=["overlay:."])
+    command: list[Text] = Field(min_length=1, max_length=10_000, examples=[["claude", "-p", "fix the login bug"]])
+    count: Annotated[int, Field(ge=1, le=100)] = Field(examples=[4])
+    check: Text | list[Text] | None = Field(None, examples=["pytest -q"])
+    task: Name | None = None
+    at_once: Annotated[int, Field(ge=1, le=100)] | None = None
+    check_timeout_seconds: Seconds | None = None
+    keep: Literal["all", "best"] = "all"
+    apply_best: bool = False
+    config: dict[str, Any] | None = None
+    sandbox: Literal["auto", "bubblewrap", "vm"] = "auto"
+    network: Annotated[str, Field(max_length=10_000)] | None = None
+    timeout_seconds: Seconds | None = None
+    environment: dict[str, Text] = Field({})
+    prompt: Text | None = None
+    agent: Name | None = None

@@ -309,6 +309,46 @@ async def in_threads(pieces: Iterator[bytes], close: Callable[[], None] | None =
             close()
 
 
+MOST_WAITING = 1000  # of one listener; one that is further behind is let go
+
+
+async def from_thread(
+    front: Front, open_: Callable[[Callable[[], bool]], Iterator[Any]], seconds: float
+) -> AsyncIterator[Any]:
+    """What an iterator gives that blocks, read by a thread of its own; None when there was nothing for a while."""
+    loop, found = asyncio.get_running_loop(), asyncio.Queue[Any](MOST_WAITING)
+    gone, end = threading.Event(), object()
+
+    def put(item: object) -> None:
+        try:
+            found.put_nowait(item)
+        except asyncio.QueueFull:
+            gone.set()
+
+    def read() -> None:
+        try:
+            for item in open_(lambda: gone.is_set() or front.stopping.is_set()):
+                loop.call_soon_threadsafe(put, item)
+        except CarrelError as error:
+            note("watch", message=error.message)
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(put, end)
+
+    threading.Thread(target=read, name="watch", daemon=True).start()
+    try:
+        while not gone.is_set():
+            try:
+                async with asyncio.timeout(seconds):
+                    item = await found.get()
+            except TimeoutError:
+                item = None
+            if item is end:
+                return
+            yield item
+    finally:
+        gone.set()
+
+
 async def _left(receive: Any) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

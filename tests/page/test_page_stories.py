@@ -262,3 +262,21 @@ def test_much_output_is_shown_from_near_its_end(page: Page, workspaces: Local) -
     pieces, _ = workspaces.read_output(run.id, start, max_bytes=1 << 30)
     assert start > 5_000_000
     assert 900_000 < sum(len(data) for _, _, data in pieces) <= 1 << 20
+
+
+def test_one_place_of_a_file_is_given_back(page: Page, project: Path, workspaces: Local) -> None:
+    (project / "long").write_text("".join(f"{n}\n" for n in range(1, 41)))
+    workspaces.create(f"overlay:{project}", id="some/a")
+    workspaces.wait(workspaces.run("some/a", ["sed", "-i", "s/^5$/five/; s/^35$/thirty-five/", "long"]).id)
+    page.get_by_role("link", name="some/a").click()
+    expect(page.get_by_role("checkbox", name="Choose lines")).to_have_count(2)
+    page.get_by_role("checkbox", name="Choose lines 32 to 38").click()
+    page.get_by_role("button", name="Apply 1 chosen").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("long: 1 place")
+    dialog.get_by_role("button", name="Apply").click()
+    expect(page.locator(".toasts")).to_contain_text("Applied: 1 written")
+    lines = (project / "long").read_text().split()
+    assert (lines[4], lines[34]) == ("5", "thirty-five")
+    expect(page.get_by_role("checkbox", name="Choose lines")).to_have_count(1)
+    expect(page.locator("table.diff td.add")).to_have_text("+five")

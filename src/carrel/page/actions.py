@@ -12,7 +12,7 @@ from carrel.page.frame import attempt, confirm, open_desk, question, say, say_un
 from carrel.page.text import count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from carrel.page.desk import Desk
 
@@ -127,6 +127,19 @@ async def apply(desk: Desk) -> None:
         await _give(desk, **chosen)
 
 
+async def apply_chosen(desk: Desk, paths: Sequence[str], hunks: Mapping[str, Sequence[str]]) -> None:
+    """Give back some files and some places of others."""
+    agreed = await confirm(
+        f"Apply what was chosen in {desk.id}",
+        "The folder it came from gets this and nothing else; what is not chosen stays here as unapplied.",
+        "Undo takes it back.",
+        "Apply",
+        details=[*paths, *(f"{path}: {count(len(ids), 'place')}" for path, ids in hunks.items())],
+    )
+    if agreed:
+        await _give(desk, paths, None, hunks)
+
+
 async def _choose_changes(desk: Desk, changed: list[tuple[str, str]]) -> dict[str, Any] | None:
     with question(f"Apply {desk.id}", "44rem") as dialog:
         ui.label(f"{count(len(changed), 'changed path')} can be given back. Undo takes it back again.").classes("dim")
@@ -155,9 +168,16 @@ async def _choose_changes(desk: Desk, changed: list[tuple[str, str]]) -> dict[st
     return chosen
 
 
-async def _give(desk: Desk, paths: Sequence[str], to: str | None, *, mark_conflicts: bool = False) -> None:
+async def _give(
+    desk: Desk,
+    paths: Sequence[str],
+    to: str | None,
+    hunks: Mapping[str, Sequence[str]] | None = None,
+    *,
+    mark_conflicts: bool = False,
+) -> None:
     def give() -> Any:
-        return desk.verbs.apply(desk.id, paths, to=to, mark_conflicts=mark_conflicts)
+        return desk.verbs.apply(desk.id, paths, hunks=hunks, to=to, mark_conflicts=mark_conflicts)
 
     try:
         given = await threads.io_bound(give)
@@ -170,7 +190,7 @@ async def _give(desk: Desk, paths: Sequence[str], to: str | None, *, mark_confli
             "Write with markers",
             details=clashes,
         ):
-            await _give(desk, paths, to, mark_conflicts=True)
+            await _give(desk, paths, to, hunks, mark_conflicts=True)
         elif not clashes:
             say(moved.message, hint=moved.hint, bad=True)
         return

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nicegui import ui
 
-from carrel.page import patch
+from carrel.model.text import printable
+from carrel.page import actions, patch
 from carrel.page.frame import attempt
 from carrel.page.text import clock, count
 
 if TYPE_CHECKING:
-    from carrel.model.change import Change
+    from carrel.model.change import Change, Hunk
     from carrel.page.desk import Desk
 
 _MOST_FILES = 400
@@ -33,10 +35,13 @@ class _Changes:
             self.new = ui.select({"now": "now"}, value="now", label="To").classes("min-w-44")
             self.view = ui.toggle(["Unified", "Side by side"], value="Unified").props("dense no-caps unelevated")
             self.sum = ui.label("").classes("dim").props('role="status"')
+            self.give = ui.button(on_click=self._apply).props("no-caps unelevated dense").classes("px-2")
         self.box = ui.column().classes("w-full gap-2 mt-2")
         for choice in (self.old, self.new, self.view):
             choice.on_value_change(lambda: self.renew(force=True))
         self.shown: tuple[object, ...] | None = None
+        self.chosen: set[tuple[str, str]] = set()  # a path, and the id of a hunk of it or "" for all of it
+        self._count_chosen()
         desk.on_open("Changes", self.renew)
 
     async def renew(self, *, force: bool = False) -> None:
@@ -50,6 +55,9 @@ class _Changes:
         self.shown = key
         files = count(len(found.changes), "file")
         self.sum.set_text(f"{files}, {found.added} added, {found.removed} removed" if found.changes else "No changes")
+        there = {(change.path, each) for change in found.changes for each in ("", *(hunk.id for hunk in change.hunks))}
+        self.chosen &= there if self._is_unapplied() else set()
+        self._count_chosen()
         self.box.clear()
         with self.box:
             for number, change in enumerate(found.changes[:_MOST_FILES]):
@@ -69,8 +77,37 @@ class _Changes:
             if options != choice.options:
                 choice.set_options(options, value=choice.value if choice.value in options else next(iter(own)))
 
+    # -- choosing what is given back -----------------------------------------------------------------------------------
+
+    def _is_unapplied(self) -> bool:
+        """Whether what is shown is what an apply would give back."""
+        return bool(self.old.value == "base" and self.new.value == "now")
+
+    def _box(self, name: str, path: str, hunk_id: str) -> None:
+        key = (path, hunk_id)
+
+        def choose(is_chosen: bool) -> None:
+            (self.chosen.add if is_chosen else self.chosen.discard)(key)
+            self._count_chosen()
+
+        box = ui.checkbox(name, value=key in self.chosen).props("dense").classes("px-2 py-1")
+        box.on_value_change(lambda event: choose(bool(event.value)))
+
+    def _count_chosen(self) -> None:
+        self.give.set_text(f"Apply {len(self.chosen)} chosen")
+        self.give.set_visibility(bool(self.chosen))
+
+    async def _apply(self) -> None:
+        hunks: dict[str, list[str]] = {}
+        for path, hunk_id in sorted(self.chosen):
+            if hunk_id:
+                hunks.setdefault(path, []).append(hunk_id)
+        await actions.apply_chosen(self.desk, sorted(path for path, hunk_id in self.chosen if not hunk_id), hunks)
+
+    # -- one file ------------------------------------------------------------------------------------------------------
+
     async def _file(self, change: Change, *, is_open: bool) -> None:
-        title = f"{change.status}  {change.old_path + ' → ' if change.old_path else ''}{change.path}"
+        title = printable(f"{change.status}  {change.old_path + ' → ' if change.old_path else ''}{change.path}")
         numbers = "binary" if change.binary else f"+{change.added} −{change.removed}"
         with ui.expansion(f"{title}   {numbers}", value=is_open).classes("panel w-full mono").props("dense") as folded:
             body = ui.column().classes("w-full gap-0")
@@ -96,13 +133,23 @@ class _Changes:
         if found is None or body.is_deleted:
             return
         lines = patch.parse(found.patch)
-        draw = patch.unified if self.view.value == "Unified" else patch.side_by_side
+        hunks = found.changes[0].hunks if len(found.changes) == 1 else ()
         body.clear()
         with body:
+            if self._is_unapplied() and not hunks:
+                self._box("Choose this file", change.path, "")
             if not lines:
                 ui.label("No text to show: it is binary, empty, or only its mode changed.").classes("dim p-2")
                 return
-            ui.html(draw(lines[:most]), sanitize=False).classes("w-full")
+            self._draw(change.path, lines[:most], hunks if self._is_unapplied() else ())
             if len(lines) > most:
                 left = count(len(lines) - most, "more line")
                 ui.button(f"Show {left}", on_click=lambda: self._fill(body, change, len(lines))).props("flat no-caps")
+
+    def _draw(self, path: str, lines: list[patch.Line], hunks: Sequence[Hunk]) -> None:
+        draw = patch.unified if self.view.value == "Unified" else patch.side_by_side
+        if not hunks:
+            ui.html(draw(lines), sanitize=False).classes("w-full")
+        for hunk, part in zip(hunks, patch.split(lines), strict=False):  # the last ones may not be shown yet
+            self._box(f"Choose lines {hunk.new_start} to {hunk.new_start + max(hunk.new_lines, 1) - 1}", path, hunk.id)
+            ui.html(draw(part), sanitize=False).classes("w-full")

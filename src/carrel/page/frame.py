@@ -42,7 +42,6 @@ a:focus-visible, button:focus-visible, [tabindex]:focus-visible { outline: 2px s
 .toasts { position: fixed; right: 1rem; bottom: 1rem; z-index: 6000; max-width: min(34rem, 92vw); gap: .5rem; }
 .toast { background: #20262c; color: #fff; border-radius: 8px; padding: .7rem 1rem; box-shadow: 0 4px 16px #0006; }
 .toast.bad { background: #7d1521; }
-.toast button { color: #9fe8e2 !important; }
 """
 
 
@@ -113,8 +112,8 @@ def say(text: str, *, hint: str = "", bad: bool = False, action: tuple[str, Call
                     if hasattr(result, "__await__"):
                         await result
 
-                ui.button(name, on_click=lasting(chosen)).props("flat dense no-caps")
-            ui.button(icon="close", on_click=toast.delete).props('flat round dense aria-label="Close"')
+                ui.button(name, on_click=lasting(chosen)).props("flat dense no-caps color=teal-2")
+            ui.button(icon="close", on_click=toast.delete).props('flat round dense color=teal-2 aria-label="Close"')
 
         def fade() -> None:
             if not toast.is_deleted:

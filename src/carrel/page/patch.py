@@ -51,6 +51,16 @@ def parse(text: str) -> list[Line]:
     return found
 
 
+def split(lines: Sequence[Line]) -> list[list[Line]]:
+    """The lines of each hunk."""
+    found: list[list[Line]] = []
+    for line in lines:
+        if line.kind == "hunk" or not found:
+            found.append([])
+        found[-1].append(line)
+    return found
+
+
 def unified(lines: Sequence[Line]) -> str:
     """One column, as in a terminal."""
     rows = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nicegui import ui
@@ -11,6 +12,7 @@ from carrel.page.text import size
 
 if TYPE_CHECKING:
     from carrel.page.desk import Desk
+    from carrel.verbs.usage import WorkspaceUsage
 
 
 def show(desk: Desk) -> None:
@@ -20,7 +22,7 @@ def show(desk: Desk) -> None:
     async def renew() -> None:
         runs = await attempt(desk.verbs.runs, desk.id) or ()
         policy = await attempt(desk.verbs.policy, desk.id)
-        used = await attempt(desk.verbs.usage, desk.id)
+        used = await attempt(desk.verbs.usage_of, desk.id)
         box.clear()
         with box:
             held = next((run.enforcement for run in reversed(runs) if run.enforcement), {})
@@ -33,8 +35,8 @@ def show(desk: Desk) -> None:
                 rules = {f"rule {number}": rule.text() for number, rule in enumerate(policy.rules, 1)}
                 name = f"What its agent may do ({policy.preset})" if policy.preset else "What its agent may do"
                 _table(name, {**rules, **policy.defaults}, "")
-            for row in used.workspaces if used else ():
-                _quota(row.bytes, row.max_bytes, row.files)
+            if used is not None:
+                _disk(used)
 
     desk.on_open("Walls", renew)
 
@@ -56,9 +58,20 @@ def _table(title: str, rows: dict[str, str], nothing: str) -> None:
                 ui.label(value).classes("mono break-all")
 
 
-def _quota(used: int, most: int | None, count: int) -> None:
-    with ui.column().classes("panel w-full gap-1"):
+def _disk(used: WorkspaceUsage) -> None:
+    with ui.column().classes("panel w-full gap-2"):
         ui.label("Disk").classes("font-bold").props('role="heading" aria-level="2"')
-        ui.label(f"{size(used)} in {count} files" + (f", {size(most)} allowed" if most else ", no limit"))
-        if most:
-            ui.linear_progress(min(1.0, used / most), show_value=False).props('aria-label="share of the quota"')
+        _quota("added itself", size(used.bytes), used.bytes, used.max_bytes, size)
+        _quota("files and folders", str(used.files), used.files, used.max_files, str)
+        if used.shared_bytes:
+            ui.label(f"and {size(used.shared_bytes)} that it shares with others").classes("dim")
+        if used.pinned:
+            ui.label("Pinned: no sweep takes it.").classes("dim")
+
+
+def _quota(name: str, text: str, used: int, most: int | None, unit: Callable[[int], str]) -> None:
+    ui.label(f"{name}: {text}" + (f" of {unit(most)} allowed" if most else ", no limit"))
+    if most:
+        share = min(1.0, used / most)
+        bar = ui.linear_progress(share, show_value=False).props(f'aria-label="{name}, share of what is allowed"')
+        bar.props(f'color="{"negative" if share >= 0.8 else "primary"}"')

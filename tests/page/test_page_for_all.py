@@ -21,11 +21,12 @@ def furnished(workspaces: Local) -> Local:
     workspaces.create(id="axe/a", config={"policy": "careful"})
     workspaces.write_file("axe/a", "work/a.py", "print(1)\n")
     workspaces.wait(workspaces.run("axe/a", ["sh", "-c", "echo hi; echo 'print(2)' > a.py"]).id)
+    workspaces.fork("axe/a")
     return workspaces
 
 
 PLACES = ["/", "/desk/axe/a", "/desk/axe/a?tab=Files", "/desk/axe/a?tab=Runs", "/desk/axe/a?tab=Timeline",
-          "/desk/axe/a?tab=Walls", "/approvals", "/machine"]  # fmt: skip
+          "/desk/axe/a?tab=Walls", "/compare/axe", "/approvals", "/machine"]  # fmt: skip
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -35,6 +36,7 @@ def test_an_automated_check_finds_nothing_serious(page: Page, server: Server, fu
     for place in PLACES:
         page.goto(server.url + place)
         page.wait_for_timeout(1500)
+        assert page.locator("body.body--dark").count() == dark
         answer: dict[str, Any] = Axe().run(page)
         found += [
             f"{place}: {each['id']} {[node['html'][:160] for node in each['nodes'][:3]]}"
@@ -42,6 +44,15 @@ def test_an_automated_check_finds_nothing_serious(page: Page, server: Server, fu
             if each["impact"] in ("serious", "critical") and each["id"] not in EXCEPTIONS
         ]
     assert not found, "\n".join(found)
+
+
+def test_dark_is_chosen_and_remembered(page: Page, server: Server) -> None:
+    page.emulate_media(color_scheme="light")
+    page.goto(server.url)
+    page.get_by_role("button", name="Dark or light").click()
+    expect(page.locator("body.body--dark")).to_have_count(1)
+    page.goto(f"{server.url}/machine")
+    expect(page.locator("body.body--dark")).to_have_count(1)
 
 
 def test_a_desk_is_made_without_a_mouse(page: Page) -> None:
@@ -66,10 +77,10 @@ def test_it_fits_a_phone(browser: Browser, server: Server, furnished: Local) -> 
     context = browser.new_context(viewport={"width": 390, "height": 800}, is_mobile=True)
     tab = context.new_page()
     tab.goto(server.said["link"])
-    tab.get_by_role("link", name="axe/a").wait_for()
+    tab.get_by_role("link", name="axe/a", exact=True).wait_for()
     PICTURES.mkdir(exist_ok=True)
     tab.screenshot(path=str(PICTURES / "phone-overview.png"))
-    tab.get_by_role("link", name="axe/a").click()
+    tab.get_by_role("link", name="axe/a", exact=True).click()
     expect(tab.locator("table.diff").first).to_contain_text("print(2)")
     tab.screenshot(path=str(PICTURES / "phone-desk.png"))
     wider = tab.evaluate("document.documentElement.scrollWidth - window.innerWidth")

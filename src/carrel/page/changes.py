@@ -9,7 +9,7 @@ from nicegui import ui
 
 from carrel.model.text import printable
 from carrel.page import actions, patch
-from carrel.page.frame import attempt
+from carrel.page.frame import TOGGLE, attempt
 from carrel.page.text import clock, count
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class _Changes:
         with ui.row().classes("items-center gap-3 w-full"):
             self.old = ui.select({"base": "the beginning"}, value="base", label="From").classes("min-w-44")
             self.new = ui.select({"now": "now"}, value="now", label="To").classes("min-w-44")
-            self.view = ui.toggle(["Unified", "Side by side"], value="Unified").props("dense no-caps unelevated")
+            self.view = ui.toggle(["Unified", "Side by side"], value="Unified").props(TOGGLE)
             self.sum = ui.label("").classes("dim").props('role="status"')
             self.give = ui.button(on_click=self._apply).props("no-caps unelevated dense").classes("px-2")
         self.box = ui.column().classes("w-full gap-2 mt-2")
@@ -60,8 +60,9 @@ class _Changes:
         self._count_chosen()
         self.box.clear()
         with self.box:
-            for number, change in enumerate(found.changes[:_MOST_FILES]):
-                await self._file(change, is_open=number < _AT_FIRST)
+            at_first = [change for change in found.changes if not change.binary][:_AT_FIRST]
+            for change in found.changes[:_MOST_FILES]:
+                await self._file(change, is_open=change in at_first)
             if len(found.changes) > _MOST_FILES:
                 ui.label(f"and {len(found.changes) - _MOST_FILES} more files").classes("dim")
 
@@ -109,7 +110,11 @@ class _Changes:
     async def _file(self, change: Change, *, is_open: bool) -> None:
         title = printable(f"{change.status}  {change.old_path + ' → ' if change.old_path else ''}{change.path}")
         numbers = "binary" if change.binary else f"+{change.added} −{change.removed}"
-        with ui.expansion(f"{title}   {numbers}", value=is_open).classes("panel w-full mono").props("dense") as folded:
+        with (
+            ui.expansion(f"{title}   {numbers}", value=is_open)
+            .classes("file panel w-full mono")
+            .props("dense") as folded
+        ):
             body = ui.column().classes("w-full gap-0")
         is_filled = False
 

@@ -149,14 +149,19 @@ def _nothing() -> None:
 def _told(found: Comparison, race: Race | None) -> str:
     parts = [count(len(found.lanes), "desk")]
     if race is not None:
-        parts.append(f"race {race.state}: {printable(shlex.join(race.command))[:120]}")
+        parts.append(f"race {race.state}: {_typed(race.command)}")
         if race.check:
-            check = race.check[2] if race.check[:2] == ["sh", "-c"] and len(race.check) == 3 else shlex.join(race.check)
-            parts.append(f"check: {printable(check)[:80]}")
+            parts.append(f"check: {_typed(race.check)}")
         gone = {lane.workspace_id for lane in race.lanes} - {lane.workspace_id for lane in found.lanes}
         if gone:
             parts.append(f"{len(gone)} of them no longer here")
     return " · ".join(parts)
+
+
+def _typed(words: list[str]) -> str:
+    """A command as somebody would have typed it."""
+    is_shell = len(words) == 3 and words[:2] == ["sh", "-c"]
+    return printable(words[2] if is_shell else shlex.join(words))[:120]
 
 
 def _fact(name: str, value: str, look: str = "") -> None:

@@ -22,8 +22,8 @@ TABS = ("Files", "Changes", "Runs", "Timeline", "Walls")
 def page(site: Site) -> Callable[..., Any]:
     """The page of a workspace, for the framework to call."""
 
-    def show(task: str, agent: str, tab: str = "Changes") -> None:
-        Desk(site, f"{task}/{agent}").show(tab if tab in TABS else "Changes")
+    def show(task: str, agent: str, tab: str = "Changes", run: str = "") -> None:
+        Desk(site, f"{task}/{agent}", first_run=run).show(tab if tab in TABS else "Changes")
 
     return show
 
@@ -31,8 +31,9 @@ def page(site: Site) -> Callable[..., Any]:
 class Desk:
     """One workspace in one tab of a browser."""
 
-    def __init__(self, site: Site, workspace_id: str) -> None:
+    def __init__(self, site: Site, workspace_id: str, *, first_run: str = "") -> None:
         self.site = site
+        self.first_run = first_run  # whose output is shown first, if not the last one's
         self.id = workspace_id
         self.verbs = site.workspaces
         self._renewers: dict[str, Callable[[], Awaitable[None]]] = {}

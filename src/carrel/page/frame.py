@@ -18,13 +18,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PLACES = (("/", "Desks"), ("/approvals", "Approvals"), ("/machine", "Machine"))
+TOGGLE = 'no-caps unelevated padding="4px 12px"'
 _TOAST_SECONDS = 20
 _STYLE = """
 :root { --brand: #0f5f5c; --line: #d5dade; --dim: #57606a; --soft: #f3f5f7; --add: #dafbe1; --del: #ffebe9;
         --add-text: #116329; --del-text: #a40e26; }
 body.body--dark { --brand: #57c4bd; --line: #3a4148; --dim: #a4adb6; --soft: #1e2328; --add: #123a22; --del: #4a1c1f;
         --add-text: #7ee2a0; --del-text: #ffa8a8; }
-@media (max-width: 640px) { .wide-only { display: none !important; } .content { padding: .6rem !important; } }
+body.body--dark { --q-primary: #57c4bd !important; --q-negative: #ffa8a8 !important; }
+/* Of what is important, the earlier layer wins: the framework's own colour of text is in a late one. */
+@layer theme { body.body--dark .q-btn.bg-primary, body.body--dark .q-badge.bg-primary,
+               body.body--dark .q-badge.bg-negative { color: #06211f !important; } }
+.q-tab-panels { background: transparent; }
+@media (max-width: 640px) { .wide-only { display: none !important; } .content { padding: .6rem !important; }
+                            .q-tab { padding: 0 .55rem !important; } }
 body { font-family: system-ui, sans-serif; }
 .nicegui-content { padding: 0; }
 .dim { color: var(--dim); }
@@ -52,7 +59,7 @@ def frame(site: Site, place: str, *, wide: bool = True) -> Iterator[None]:
     ui.add_css(_STYLE)
     ui.query("html").props('lang="en"')
     with ui.element("header").classes("bar w-full"), ui.row().classes("w-full items-center gap-2 px-4 py-2"):
-        ui.link("Carrel", "/").classes("text-lg font-bold")
+        ui.link("Carrel", "/").classes("text-lg font-bold wide-only")
         with ui.element("nav").props('aria-label="Places"').classes("flex gap-1"):
             for target, name in PLACES:
                 link = ui.link(name, target)
@@ -61,11 +68,17 @@ def frame(site: Site, place: str, *, wide: bool = True) -> Iterator[None]:
                 if target == "/approvals":
                     _badge(site, link)
         ui.space()
-        dark = ui.dark_mode()
-        ui.button(icon="contrast", on_click=dark.toggle).props('flat round dense aria-label="Dark or light"')
+        contrast = ui.button(icon="contrast").props('flat round dense aria-label="Dark or light"')
+        contrast.on("click", js_handler=_TOGGLE_DARK)
     context.client.toasts = ui.column().classes("toasts").props('role="status" aria-live="polite"')  # type: ignore[attr-defined]
+    ui.run_javascript(_CHOSEN_DARK)
     with ui.element("section").classes("content w-full p-4" + ("" if wide else " max-w-5xl mx-auto")):
         yield
+
+
+# As the system says, until somebody chooses otherwise in this browser.
+_TOGGLE_DARK = "() => { Quasar.Dark.toggle(); localStorage.carrelDark = Quasar.Dark.isActive ? 'yes' : 'no' }"
+_CHOSEN_DARK = "if (localStorage.carrelDark) Quasar.Dark.set(localStorage.carrelDark === 'yes')"
 
 
 def _badge(site: Site, link: ui.link) -> None:

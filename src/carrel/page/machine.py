@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nicegui import ui
 
 from carrel.page.frame import attempt, frame, say_undoable
-from carrel.page.text import clock, size
+from carrel.page.text import clock, count, size
 
 if TYPE_CHECKING:
     from carrel.page.site import Site
@@ -28,17 +28,22 @@ def show(site: Site) -> None:
                 with ui.column().classes("panel w-full gap-1"):
                     ui.label("Disk").classes("font-bold")
                     ui.label(
-                        f"desks {size(used.workspaces_bytes)}, trash {size(used.trash_bytes)} ({used.trash} desks)"
+                        f"desks {size(used.workspaces_bytes)} of their own and {size(used.shared_bytes)} shared, "
+                        f"kept states {size(used.snapshots_bytes)}, "
+                        f"trash {size(used.trash_bytes)} ({count(used.trash, 'desk')})"
                     )
-                    ui.label(f"caches {size(used.cache_bytes)}, log {size(used.log_bytes)}")
+                    ui.label(
+                        f"caches {size(used.cache_bytes)}, archives {size(used.archives_bytes)}, "
+                        f"output of runs {size(used.runs_bytes)}, log {size(used.log_bytes)}"
+                    )
                     ui.label(f"{size(used.disk_free_bytes)} of {size(used.disk_total_bytes)} are free").classes("dim")
             with ui.column().classes("panel w-full gap-1"):
                 ui.label("What was done").classes("font-bold")
                 if not done:
                     ui.label("Nothing that could be taken back.").classes("dim")
-                for each in list(reversed(done))[:50]:
+                for each in list(done)[:50]:
                     with ui.row().classes("w-full items-center no-wrap"):
-                        ui.label(clock(each.at)).classes("dim mono w-36 shrink-0")
+                        ui.label(clock(each.at)).classes("dim mono lg:w-36 shrink-0")
                         ui.label(f"{each.kind} {', '.join(each.workspaces)}").classes("grow break-all")
                         if not each.undone_by and each.kind != "purge":
                             ui.button("Undo", on_click=lambda _, name=each.operation_id: _undo(site, name)).props(

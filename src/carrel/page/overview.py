@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from nicegui import ui
 
 from carrel.page import create
-from carrel.page.frame import frame
+from carrel.page.frame import TOGGLE, frame
 from carrel.page.site import compare_url, desk_url
+from carrel.page.text import LABEL, LINES
 
 if TYPE_CHECKING:
     from carrel.page.board import Board, Row
@@ -51,18 +52,19 @@ _COLUMNS: list[dict[str, Any]] = [
 
 def show(site: Site) -> None:
     """The overview."""
+    version, rows, _ = site.board.newer_than(-1)
     with frame(site, "/"):
         with ui.row().classes("w-full items-center gap-3"):
             ui.label("Desks").classes("text-xl font-bold").props('role="heading" aria-level="1"')
             search = ui.input(placeholder="Search").props('dense outlined clearable aria-label="Search desks"')
-            chosen = ui.toggle(["All", "Running", "Changed"], value="All").props("dense no-caps unelevated")
+            chosen = ui.toggle(["All", "Running", "Changed"], value="All").props(TOGGLE)
             ui.space()
             ui.button("New desk", icon="add", on_click=lambda: create.ask(site)).props("no-caps unelevated")
         empty = _Empty(site)
-        grid = _grid(site.board)
+        grid = _grid(rows)
         grid.bind_visibility_from(empty.box, "visible", backward=lambda visible: not visible)
         _charts(site)
-    _keep_live(site.board, grid, empty)
+    _keep_live(site.board, grid, empty, version, {row["uid"] for row in rows})
     search.on_value_change(lambda: grid.run_grid_method("setGridOption", "quickFilterText", search.value or ""))
     chosen.on_value_change(lambda: grid.run_grid_method("setFilterModel", _FILTERS[chosen.value]))
 
@@ -88,7 +90,7 @@ class _Empty:
         self.box.set_visibility(not site.board.rows)
 
 
-def _grid(board: Board) -> ui.aggrid:
+def _grid(rows: list[Row]) -> ui.aggrid:
     columns = [
         {"filter": "agNumberColumnFilter" if each["field"] in ("changed", "size") else "agTextColumnFilter", **each}
         for each in _COLUMNS
@@ -101,22 +103,25 @@ def _grid(board: Board) -> ui.aggrid:
             "suppressHeaderMenuButton": True,
             "suppressHeaderFilterButton": True,
         },
-        "rowData": [_shown(row) for row in board.rows.values()],
+        "rowData": [_shown(row) for row in rows],
         ":getRowId": "p => p.data.uid",
         ":onCellKeyDown": _ENTER,
         "suppressFieldDotNotation": True,
         "animateRows": False,
     }
-    return ui.aggrid(options, auto_size_columns=False).classes("w-full mt-3").style("height: min(62vh, 46rem)")
+    return ui.aggrid(options, auto_size_columns=False).classes("w-full mt-3").style(_height(len(rows)))
+
+
+def _height(rows: int) -> str:
+    return f"height: min(62vh, {max(4, min(rows, 17)) * 42 + 52}px)"
 
 
 def _shown(row: Row) -> Row:
     return {**row, "href": desk_url(row["id"]), "compare": compare_url(row["task"]) if row["several"] else ""}
 
 
-def _keep_live(board: Board, grid: ui.aggrid, empty: _Empty) -> None:
-    """Send what changed since the last time, and nothing else."""
-    version, known = board.version, set(board.rows)
+def _keep_live(board: Board, grid: ui.aggrid, empty: _Empty, version: int, known: set[str]) -> None:
+    """Send what changed since the version that is shown, and nothing else."""
 
     def renew() -> None:
         nonlocal version
@@ -129,6 +134,7 @@ def _keep_live(board: Board, grid: ui.aggrid, empty: _Empty) -> None:
             known.difference_update(row["uid"] for row in removed)
             change = {"add": added, "update": updated, "remove": removed}
             grid.run_grid_method("applyTransaction", change)
+            grid.style(_height(len(known)))
         if empty.box.visible == bool(known):
             empty.box.set_visibility(not known)
 
@@ -166,7 +172,7 @@ def _set(chart: ui.echart, options: dict[str, Any]) -> None:
 
 def _base(title: str, **more: Any) -> dict[str, Any]:
     return {
-        "title": {"text": title, "textStyle": {"fontSize": 13, "color": "#7a858f"}},
+        "title": {"text": title, "textStyle": {"fontSize": 13, **LABEL}},
         "grid": {"left": 8, "right": 14, "top": 38, "bottom": 6, "containLabel": True},
         "tooltip": {"trigger": "axis"},
         "animation": False,
@@ -175,30 +181,40 @@ def _base(title: str, **more: Any) -> dict[str, Any]:
 
 
 def _disk(board: Board) -> dict[str, Any]:
-    rows = sorted(board.rows.values(), key=lambda row: -(row["size"] or 0))[:_MOST_BARS][::-1]
+    rows = sorted(board.rows.values(), key=lambda row: -_bytes(row))[:_MOST_BARS][::-1]
+    largest = max((_bytes(row) for row in rows), default=0)
+    unit, name = next((each for each in _UNITS if largest >= each[0]), _UNITS[-1])
+    series = [
+        {"type": "bar", "stack": "disk", "name": said, "color": color, "data": [_in(unit, row[key]) for row in rows]}
+        for said, key, color in (("its own", "size", "#0f7f7a"), ("shared", "shared", "#9aa8b2"))
+    ]
     names = [row["id"] for row in rows]
     return _base(
-        "Disk of each desk, MiB",
-        xAxis={"type": "value"},
-        yAxis={"type": "category", "data": names, "axisLabel": {"width": 110, "overflow": "truncate"}},
-        series=[
-            {"type": "bar", "stack": "disk", "name": "its own", "color": "#0f7f7a", "data": _mib(rows, "size")},
-            {"type": "bar", "stack": "disk", "name": "shared", "color": "#b8c4cc", "data": _mib(rows, "shared")},
-        ],
+        f"Disk of each desk, {name}: its own, and shared",
+        xAxis={"type": "value", "axisLabel": LABEL, "splitLine": LINES},
+        yAxis={"type": "category", "data": names, "axisLabel": {**LABEL, "width": 110, "overflow": "truncate"}},
+        series=series,
     )
 
 
-def _mib(rows: list[Row], key: str) -> list[float]:
-    return [round((row.get(key) or 0) / 2**20, 1) for row in rows]
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def _bytes(row: Row) -> int:
+    return (row["size"] or 0) + (row["shared"] or 0)
+
+
+def _in(unit: int, count: int | None) -> float:
+    return round((count or 0) / unit, 1)
 
 
 def _runs(site: Site) -> dict[str, Any]:
     counted = site.board.per_minute("runs")
     return _base(
         "Runs in the last hour",
-        xAxis={"type": "category", "data": _clock(counted)},
-        yAxis={"type": "value", "minInterval": 1},
-        series=[{"type": "bar", "name": "runs", "color": "#3b5b76", "data": list(counted.values())}],
+        xAxis={"type": "category", "data": _clock(counted), "axisLabel": LABEL},
+        yAxis={"type": "value", "minInterval": 1, "axisLabel": LABEL, "splitLine": LINES},
+        series=[{"type": "bar", "name": "runs", "color": "#5b87ad", "data": list(counted.values())}],
     )
 
 
@@ -206,10 +222,10 @@ def _events(board: Board) -> dict[str, Any]:
     counted = board.per_minute("events")
     return _base(
         "Events per minute",
-        xAxis={"type": "category", "data": _clock(counted)},
-        yAxis={"type": "value", "minInterval": 1},
+        xAxis={"type": "category", "data": _clock(counted), "axisLabel": LABEL},
+        yAxis={"type": "value", "minInterval": 1, "axisLabel": LABEL, "splitLine": LINES},
         series=[
-            {"type": "line", "name": "events", "color": "#8a4b08", "showSymbol": False, "data": list(counted.values())}
+            {"type": "line", "name": "events", "color": "#b9701f", "showSymbol": False, "data": list(counted.values())}
         ],
     )
 

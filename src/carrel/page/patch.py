@@ -12,11 +12,13 @@ from carrel.model.value import Value
 _HUNK = re.compile(r"^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 
 STYLE = """
+.file.panel { padding: .2rem .4rem; } .file .q-item { padding: 2px 8px; }
 table.diff { width: 100%; border-collapse: collapse; table-layout: fixed; }
 table.diff td { padding: 0 .5rem; white-space: pre-wrap; overflow-wrap: anywhere; vertical-align: top;
                 font: .8rem/1.45 ui-monospace, Menlo, Consolas, monospace; }
 table.diff td.n { width: 3.6rem; text-align: right; color: var(--dim); user-select: none; white-space: nowrap; }
 table.diff td.add { background: var(--add); } table.diff td.del { background: var(--del); }
+@media (max-width: 640px) { table.diff td.n { width: 2.1rem; padding: 0 .25rem; } }
 table.diff td.hunk { background: var(--soft); color: var(--dim); }
 """
 

@@ -50,9 +50,11 @@ class _Runs:
         with ui.element("div").classes("grid grid-cols-1 lg:grid-cols-[22rem_1fr] gap-4 w-full mt-3"):
             self.list = ui.column().classes("gap-1 w-full")
             with ui.column().classes("w-full gap-1"):
-                with ui.row().classes("w-full items-center"):
-                    self.title = ui.label("").classes("mono grow break-all")
-                    self.stop = ui.button("Stop", icon="stop", on_click=self._stop).props("no-caps outline dense")
+                with ui.row().classes("w-full items-start no-wrap"):
+                    self.title = ui.label("").classes("mono grow break-all line-clamp-3")
+                    self.stop = ui.button("Stop", icon="stop", on_click=self._stop).props(
+                        "no-caps no-wrap outline dense"
+                    )
                 self.screen = ui.xterm(dict(_SCREEN)).classes("w-full").style("height: min(52vh, 34rem)")
                 self.screen.on_data(self._typed)
                 self.screen.on_resize(self._resized)
@@ -65,7 +67,7 @@ class _Runs:
             ui.timer(_READ_SECONDS, self._read)
         runs = await attempt(self.desk.verbs.runs, self.desk.id)
         if runs:
-            await self._choose(runs[-1])
+            await self._choose(next((each for each in runs if each.id == self.desk.first_run), runs[-1]))
         else:
             await self._renew()
 
@@ -98,7 +100,7 @@ class _Runs:
         )
         with button, ui.column().classes("gap-0 items-start w-full"):
             ui.label(text).classes("mono truncate w-full text-left" + (" font-bold" if run.id == self.chosen else ""))
-            ui.label(f"{run.state} · {clock(run.created_at)} · {took}").classes("dim text-xs")
+            ui.label(" · ".join(filter(None, (run.state, clock(run.created_at), took)))).classes("dim text-xs")
 
     async def _choose(self, run: Run) -> None:
         self._let_go()

@@ -6,6 +6,9 @@ import time
 
 from carrel.model.moment import seconds
 
+LABEL = {"color": "#7a858f"}  # of a chart's axis: to be read on light and on dark, as are the lines
+LINES = {"lineStyle": {"color": "#7a858f44"}}
+
 
 def size(count: float) -> str:
     """Bytes, in the unit that fits."""

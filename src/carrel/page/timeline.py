@@ -12,7 +12,8 @@ from carrel.model.text import printable
 from carrel.model.value import Value
 from carrel.page import actions
 from carrel.page.frame import attempt, lasting
-from carrel.page.text import clock, span
+from carrel.page.site import desk_url
+from carrel.page.text import LABEL, clock, span
 
 if TYPE_CHECKING:
     from carrel.page.desk import Desk
@@ -34,6 +35,7 @@ class Entry(Value):
     title: str
     state: str = ""  # the kept state that one can go back to
     good: bool = True
+    url: str = ""  # where it is shown
 
 
 def show(desk: Desk) -> None:
@@ -65,7 +67,8 @@ def _gather(desk: Desk) -> list[Entry]:
         began = seconds(run.created_at)
         ended = seconds(run.finished_at) if run.finished_at else now
         text = f"{run.state}: {printable(' '.join(run.command))[:120]} ({span(ended - began)})"
-        found.append(Entry(lane=0, at=began, until=ended, title=text, good=run.state in ("completed", "running")))
+        good, url = run.state in ("completed", "running"), desk_url(desk.id, tab="Runs", run=run.id)
+        found.append(Entry(lane=0, at=began, until=ended, title=text, good=good, url=url))
     for kept in verbs.snapshots(desk.id):
         text = f"{kept.cause.replace('_', ' ')}{': ' + printable(kept.label) if kept.label else ''}"
         found.append(Entry(lane=1, at=kept.taken_at, until=kept.taken_at, title=text, state=kept.id))
@@ -76,7 +79,8 @@ def _gather(desk: Desk) -> list[Entry]:
     for asked in verbs.approvals(desk.id, all=True):
         at = seconds(asked.requested_at)
         text = f"{asked.state}: {asked.operation} {printable(asked.path)}"
-        found.append(Entry(lane=3, at=at, until=at, title=text, good=asked.state in ("open", "granted", "used")))
+        good, url = asked.state in ("open", "granted", "used"), "/approvals" if asked.state == "open" else ""
+        found.append(Entry(lane=3, at=at, until=at, title=text, good=good, url=url))
     return sorted(found, key=lambda entry: entry.at)
 
 
@@ -93,8 +97,8 @@ def _drawn(entries: list[Entry]) -> dict[str, Any]:
     points = [{"value": [entry.at * 1000, entry.lane], "name": entry.title} for entry in entries if entry.lane != 0]
     return {
         "grid": {"left": 90, "right": 30, "top": 10, "bottom": 28},
-        "xAxis": {"type": "time", "min": "dataMin", "max": "dataMax"},
-        "yAxis": {"type": "category", "data": list(LANES)},
+        "xAxis": {"type": "time", "min": "dataMin", "max": "dataMax", "axisLabel": {**LABEL, "hideOverlap": True}},
+        "yAxis": {"type": "category", "data": list(LANES), "axisLabel": LABEL},
         "tooltip": {":formatter": "p => p.name.replace(/[&<>]/g, c => ({'&': '&amp;', '<': '&lt;', '>': '&gt;'}[c]))"},
         "animation": False,
         "series": [
@@ -105,10 +109,12 @@ def _drawn(entries: list[Entry]) -> dict[str, Any]:
 
 
 def _line(desk: Desk, entry: Entry) -> None:
-    with ui.row().classes("w-full items-center gap-3 no-wrap"):
-        ui.label(clock(entry.at)).classes("dim mono w-36 shrink-0")
-        ui.label(LANES[entry.lane]).classes("w-24 shrink-0")
-        ui.label(entry.title).classes("grow break-all")
+    with ui.row().classes("w-full items-center gap-x-3 gap-y-0 lg:flex-nowrap"):
+        ui.label(clock(entry.at)).classes("dim mono lg:w-36 shrink-0")
+        ui.label(LANES[entry.lane]).classes("lg:w-24 shrink-0")
+        ui.label(entry.title).classes("break-all w-full lg:w-auto lg:grow")
+        if entry.url:
+            ui.link("Open", entry.url).classes("px-1")
         if entry.state:
             name = entry.state
             ui.button("Restore", on_click=lasting(lambda: actions.restore(desk, name))).props("flat dense no-caps")

@@ -54,7 +54,7 @@ def _table(title: str, rows: dict[str, str], nothing: str) -> None:
             ui.label(nothing).classes("dim")
         for name, value in rows.items():
             with ui.row().classes("gap-3 no-wrap"):
-                ui.label(name).classes("w-40 dim shrink-0")
+                ui.label(name).classes("w-28 lg:w-40 dim shrink-0")
                 ui.label(value).classes("mono break-all")
 
 

@@ -44,9 +44,7 @@ class NewRun(Body):
     """A command to be run."""
 
     command: list[Text] = Field(min_length=1, max_length=10_000, examples=[["python3", "-c", "print(1)"]])
-    sandbox: Literal["auto", "bubblewrap", "vm", "vm/kvm", "vm/tcg"] = Field(
-        "auto", description="`none` cannot be asked for here"
-    )
+    sandbox: Literal["auto", "bubblewrap", "vm"] = Field("auto", description="`none` cannot be asked for here")
     network: Annotated[str, Field(max_length=10_000)] | None = Field(None, examples=["none", "pypi.org"])
     timeout_seconds: Seconds | None = Field(None, examples=[600])
     environment: dict[str, Text] = Field({}, examples=[{"CI": "1"}])
@@ -218,7 +216,7 @@ class KeptCommand(Body):
     """A command to be run to its end in the workspace's box, which is kept for the next one."""
 
     command: list[Text] = Field(min_length=1, max_length=10_000, examples=[["pytest", "-q"]])
-    sandbox: Literal["auto", "bubblewrap", "vm", "vm/kvm", "vm/tcg"] = "auto"
+    sandbox: Literal["auto", "bubblewrap", "vm"] = "auto"
     network: Annotated[str, Field(max_length=10_000)] | None = None
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 600
     environment: dict[str, Text] = Field({})

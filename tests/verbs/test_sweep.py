@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import carrel
-from carrel.errors import CarrelError, CleanupFailed, OperationNotFound
+from carrel.errors import CarrelError, CleanupFailed, Forbidden, OperationNotFound
 from carrel.local import Local
 from carrel.settings import Settings
 from carrel.verbs import idle
@@ -269,6 +269,20 @@ def test_what_cannot_be_archived_stays(home_path: str, forgetful: Settings, tmp_
         with pytest.raises(CarrelError):
             workspaces.sweep()
         assert workspaces.exists("t/a")
+
+
+def test_an_agent_neither_sweeps_nor_pins(workspaces: Local, two_in_the_trash: list[str]) -> None:
+    workspaces.create(id="t/c")
+    for agent_of in ("t/c", ""):
+        agent = workspaces.acting_as("bot", agent_of=agent_of)
+        with pytest.raises(Forbidden):
+            agent.sweep(everything=True)
+        with pytest.raises(Forbidden):
+            agent.pin("t/c")
+        with pytest.raises(Forbidden):
+            agent.unpin("t/c")
+    assert len(workspaces.trash()) == 2
+    assert not workspaces.get("t/c").pinned
 
 
 # -- caches ------------------------------------------------------------------------------------------------------------

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import carrel
 from carrel.errors import WorkspaceNotFound
 from carrel.local import Local
+from carrel.settings import Settings
+from carrel.system.measure import measure
+from needs import need_root
+from origins import make_origin
 
 
 @pytest.fixture
@@ -52,3 +57,49 @@ def test_what_is_only_planned_takes_nothing(workspaces: Local) -> None:
     workspaces.create(id="t/a", lazy=True)
     (row,) = workspaces.usage().workspaces
     assert (row.state, row.bytes, row.files) == ("planned", 0, 0)
+
+
+def test_own_and_shared_are_told_apart_and_what_is_shared_is_measured_once(
+    workspaces: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_root()  # others share by a view in a namespace, which is measured the same
+    desk = workspaces.create(id="t/a")
+    Path(desk.path, "work", "data").write_bytes(os.urandom(2 * 2**20))
+    workspaces.fork("t/a", new_id="t/b")
+    Path(workspaces.path("t/b"), "work", "more").write_bytes(os.urandom(2**20))
+    found = workspaces.usage()
+    first, second = found.workspaces
+    assert first.bytes < 2**20 <= second.bytes < 2 * 2**20
+    assert first.shared_bytes == second.shared_bytes == found.shared_bytes >= 2 * 2**20
+    walked = []
+    monkeypatch.setattr("carrel.verbs.usage.measure", lambda *paths: (walked.extend(paths), measure(*paths))[1])
+    assert workspaces.usage().shared_bytes == found.shared_bytes
+    assert not [path for path in walked if "/frozen/" in path]
+
+
+def test_it_says_what_a_sweep_would_take(home_path: str, settings: Settings) -> None:
+    forgetful = settings.replace(workspaces=settings.workspaces.replace(retention_days=0))
+    with carrel.open(home_path, settings=forgetful) as workspaces:
+        for name in ("goes", "stays"):
+            desk = workspaces.create(id=f"t/{name}")
+            Path(desk.path, "tmp", "scratch").write_bytes(os.urandom(2**20))
+        workspaces.pin("t/stays")
+        found = workspaces.usage()
+        assert found.sweepable_bytes is not None
+        assert 2**20 <= found.sweepable_bytes < 2 * 2**20
+        assert {row.workspace_id: row.pinned for row in found.workspaces} == {"t/goes": False, "t/stays": True}
+        assert workspaces.usage("t/goes").sweepable_bytes is None
+
+
+def test_snapshots_caches_archives_and_output_are_measured(workspaces: Local, tmp_path: Path) -> None:
+    origin = make_origin(tmp_path / "origin")
+    desk = workspaces.create(f"clone:{origin}", id="t/a")
+    Path(desk.path, "work", "more.bin").write_bytes(os.urandom(2**20))
+    workspaces.snapshot("t/a")
+    workspaces.archive("t/a")
+    workspaces.wait(workspaces.run("t/a", ["seq", "100000"], sandbox="none").id)
+    found = workspaces.usage()
+    assert found.snapshots_bytes >= 2**20
+    assert found.archives_bytes >= 2**20
+    assert found.runs_bytes >= 400_000
+    assert found.cache_bytes > 100_000

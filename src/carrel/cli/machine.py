@@ -67,8 +67,7 @@ def _bar(used: int, limit: int | None, width: int = 20) -> str:
     if not sys.stdout.isatty():
         return percent
     full = min(width, round(share * width))
-    colour = "31" if share >= 1 else "33" if share >= 0.8 else "32"
-    return f"{style('█' * full, colour)}{style('░' * (width - full), '2')} {percent}"
+    return f"{'█' * full}{'░' * (width - full)} {percent}"
 
 
 def _no_arguments(_: argparse.ArgumentParser) -> None:

@@ -146,8 +146,6 @@ class _Cell:
         scoped = (f"landlock {self._abi} scopes",) if self._abi >= 6 else ()
         network = {"none": ("network namespace",), "proxy": ("network namespace", "filtering proxy"), "host": scoped}
         notes = [] if self._abi else ["landlock is not available: the mount namespace stands alone"]
-        if self._confinement.limits.stops_at_quota:
-            notes.append("fallocate is not supported: space is counted when it is written")
         if self._confinement.network == "host":
             notes.append("the command uses the host's network")
         return Enforcement(

@@ -359,10 +359,12 @@ class _Supervision:
             self.group,
             lambda event, found: os.write(write_end, b"%s %d %d\n" % (event, found.bytes, found.inodes)),
         )
-        means = {
-            name: self.meter.means for name in ("quota_bytes", "quota_files") if getattr(self.limits, name) is not None
-        }
-        self.enforcement = self.enforcement.replace(limits={**self.enforcement.limits, **means})
+        # A machine is not ours to freeze: what grows too far in one is ended.
+        means = ("metering",) if "kernel of its own" in self.enforcement.kernel else self.meter.means
+        if "seccomp" in self.enforcement.kernel:
+            means += ("seccomp",)  # nothing is reserved, and no limit lifted, from inside
+        quotas = {name: means for name in ("quota_bytes", "quota_files") if getattr(self.limits, name) is not None}
+        self.enforcement = self.enforcement.replace(limits={**self.enforcement.limits, **quotas})
         self.metered = read_end
         self._watch(read_end, lambda _: self._hear_meter())
 

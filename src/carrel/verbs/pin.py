@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from carrel.model.event import WorkspacePinned, WorkspaceUnpinned
 from carrel.verbs import show
+from carrel.verbs.permit import refuse_agents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def unpin(home: Home, workspace_id: str) -> Workspace:
 
 
 def _set(home: Home, workspace_id: str, *, pinned: bool, reason: str = "") -> Workspace:
+    refuse_agents(home, "to say what sweeps may take")
     found = show.check_here(home, show.get(home, workspace_id))
     with home.hold(found.id):  # a sweep looks once more while it holds the workspace
         workspace = show.get(home, found.id)

@@ -18,6 +18,7 @@ from carrel.model.workspace import Workspace
 from carrel.verbs import show
 from carrel.verbs.destroy import destroy
 from carrel.verbs.idle import judge, last_uses, rules_of
+from carrel.verbs.permit import refuse_agents
 from carrel.verbs.quota import exclusive, forget_count
 from carrel.verbs.undo import trashed
 
@@ -69,6 +70,7 @@ def sweep(
     Raises nothing for a workspace that is being brought back this instant: it stays. CleanupFailed says which files
     could not be deleted; all others are, and the next sweep tries again.
     """
+    refuse_agents(home, "to sweep")
     problems: list[CarrelError] = [problem for _, problem in ([] if dry_run else finish_purging(home)) if problem]
     only_trash = everything or bool(uids)
     looked_at = []
@@ -187,8 +189,11 @@ def _choose(by_age: list[Candidate], by_need: list[Candidate], wanted_bytes: int
     chosen = least_recent(may_go, wanted_bytes)
     found = []
     for age, need in pairs:
-        if age.goes or (need.goes and need.uid not in chosen):
+        if age.goes:
             found.append(age)
+        elif need.goes and need.uid not in chosen:
+            why = "not needed: others are unused for longer" if age.bytes else "takes nothing that would come free"
+            found.append(age.replace(why=why))
         else:
             found.append(need.replace(bytes=age.bytes))
     return found

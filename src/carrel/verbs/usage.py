@@ -58,6 +58,8 @@ def usage(home: Home, workspace_id: str | None = None) -> Usage:
     """Measure one workspace or all of them, and everything else that takes space."""
     if workspace_id is None:
         workspace_id = home.caller.agent_of or None
+    from carrel.verbs.archive import archives_path
+
     chosen = [show.get(home, workspace_id)] if workspace_id is not None else show.list_all(home)
     layers = _Layers(home)
     rows = [_row(home, workspace, layers) for workspace in chosen]
@@ -73,7 +75,7 @@ def usage(home: Home, workspace_id: str | None = None) -> Usage:
         trash=len(thrown_away),
         trash_bytes=sum(exclusive(home, workspace).bytes for workspace in thrown_away),
         cache_bytes=measure(f"{home.path}/cache").bytes,
-        archives_bytes=measure(f"{home.path}/archives").bytes,
+        archives_bytes=measure(archives_path(home)).bytes,  # a bucket is not asked
         runs_bytes=measure(f"{home.path}/runs").bytes,
         log_bytes=sum(_size(f"{home.path}/log.db{suffix}") for suffix in ("", "-wal")),
         disk_free_bytes=disk.f_bavail * disk.f_frsize,

@@ -218,6 +218,22 @@ def test_what_is_pinned_between_the_look_and_the_deed_stays(
         assert workspaces.exists("t/a")
 
 
+def test_what_is_used_between_the_look_and_the_deed_stays(workspaces: Local, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it is wanted for its space, and whoever used it left nothing behind."""
+    desk = workspaces.create(id="t/a")
+    Path(desk.path, "tmp", "scratch").write_bytes(bytes(5000))
+    looks = []
+
+    def last_use(*_: object) -> float:
+        looks.append(1)
+        return time.time() - (86400 if len(looks) < 3 else 0)
+
+    monkeypatch.setattr(idle, "last_use", last_use)
+    (stays,) = workspaces.sweep(free_bytes=1)
+    assert (stays.goes, stays.why) == (False, "was used a moment ago")
+    assert workspaces.exists("t/a")
+
+
 def test_two_sweepers_at_once_take_everything_once(home_path: str, forgetful: Settings) -> None:
     with carrel.open(home_path, settings=forgetful) as workspaces:
         for number in range(12):

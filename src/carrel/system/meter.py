@@ -64,7 +64,8 @@ class Meter:
         self._pid = 0  # the launcher's: what it started is the run
         self._report = report
         self._is_over = False
-        self._done = _thread.allocate_lock()
+        self._told = _thread.allocate_lock()  # held until it is told to stop
+        self._done = _thread.allocate_lock()  # held until it has
         self._refusing = False
         self._allowed_excess = 1.0  # graces
         self._warned = False
@@ -87,11 +88,12 @@ class Meter:
     def start(self) -> None:
         """Watch from now on, in a thread."""
         self._done.acquire()
+        self._told.acquire()
         _thread.start_new_thread(self._watch, ())
 
     def stop(self) -> None:
         """Let it end, and wait for that: nothing is frozen any more."""
-        self._is_over = True
+        self._told.release()
         self._done.acquire()
 
     # -- the loop --
@@ -101,8 +103,7 @@ class Meter:
             os.setpriority(os.PRIO_PROCESS, 0, -15)  # this thread: a run with a hundred processes must not outrun it
         try:
             pause = self._decide() if self._share(self._last) >= WARN_SHARE else 0.0
-            while not self._is_over:
-                time.sleep(pause)
+            while not self._is_over and not self._told.acquire(timeout=pause):
                 pause = self._look()
         except Exception:  # whatever it is: a run that nobody watches is not let loose
             self._kill()

@@ -217,9 +217,11 @@ def _take(home: Home, candidate: Candidate, problems: list[CarrelError], *, pres
     rules = rules_of(home, pressed=pressed)
 
     def check(workspace: Workspace) -> None:
-        verdict = judge(home, workspace, rules, last_uses(home), is_ours=True)[1]
+        desk, verdict = judge(home, workspace, rules, last_uses(home), is_ours=True)
         if workspace.uid != candidate.uid or not verdict.goes:
             raise Conflict(verdict.why)
+        if desk.idle_days < candidate.age_days - 0.001:  # which is rounded
+            raise Conflict("was used a moment ago")
 
     try:
         if rules.archive_first and show.get(home, candidate.workspace_id).state == "ready":

@@ -228,6 +228,22 @@ def test_a_race_is_shown_with_its_checks(page: Page, server: Server, project: Pa
     expect(page.get_by_text("check: grep -q 2 n")).to_be_visible()
 
 
+def test_a_race_is_started_and_watched(page: Page, project: Path, workspaces: Local) -> None:
+    workspaces.create(f"overlay:{project}", id="first/a")
+    page.get_by_role("link", name="first/a").click()
+    page.get_by_role("button", name="Race").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("How many").fill("2")
+    dialog.get_by_label("Command").fill("echo {n} > n")
+    dialog.get_by_label("Check").fill("grep -q 2 n")
+    dialog.get_by_role("button", name="Start").click()
+    lanes = page.get_by_role("article")
+    expect(lanes).to_have_count(2)
+    expect(lanes.nth(0)).to_contain_text("✓ passed", timeout=60_000)
+    expect(lanes.nth(0)).to_contain_text("/2")
+    expect(page.get_by_text("race ended: echo {n} > n")).to_be_visible()
+
+
 def test_what_both_sides_changed_is_shown_before_it_is_written(page: Page, project: Path, workspaces: Local) -> None:
     workspaces.create(f"overlay:{project}", id="both/a")
     workspaces.write_file("both/a", "work/README.md", "# Our shop\n")

@@ -8,6 +8,7 @@ from nicegui import run as threads
 from nicegui import ui
 
 from carrel.errors import CarrelError, OriginMoved, UnappliedChanges
+from carrel.page import race
 from carrel.page.frame import attempt, confirm, open_desk, question, say, say_undoable
 from carrel.page.text import count
 
@@ -23,6 +24,7 @@ def bar(desk: Desk) -> None:
         for name, icon, act in (
             ("Snapshot", "photo_camera", snapshot),
             ("Fork", "call_split", fork),
+            ("Race", "flag", race.ask),
             ("Apply", "check", apply),
             ("Destroy", "delete", destroy),
         ):

@@ -60,6 +60,7 @@ class Board:
         self._minutes: dict[str, dict[int, int]] = {"events": {}, "runs": {}}  # counted by minute since the epoch
         self.approvals = 0  # open ones
         self.approval_mark = 0  # the position of the last event about one
+        self.race_mark = 0  # the position of the last event about a race
         self.marks: dict[str, int] = {}  # workspace: the position of the last event that its page shows
 
     def start(self) -> None:
@@ -138,6 +139,8 @@ class Board:
         self.events.append(event)
         if event.event_type.startswith("approval_"):
             self._count_approvals(event.position)
+        if event.event_type.startswith("race_"):
+            self.race_mark = event.position
         workspace_id = str(event.event_data.get("workspace_id") or "")
         with self._lock:
             if workspace_id and event.event_type not in _QUIET:

@@ -51,7 +51,7 @@ class _Compare:
     def __init__(self, site: Site, task: str) -> None:
         self.site = site
         self.task = task
-        self.mark: list[tuple[str, int]] | None = None
+        self.mark: object = None
         self.rested = 0.0
         self.shown: object = None
         ui.add_css(_STYLE)
@@ -63,12 +63,12 @@ class _Compare:
     async def _tick(self) -> None:
         """Compare again if anything happened to one of them since, and not the whole time."""
         rows = self.site.board.rows_of(self.task)
-        mark = [(str(row["id"]), int(row["version"])) for row in rows]
+        mark = (self.site.board.race_mark, [row["version"] for row in rows])
         began = time.monotonic()
         if mark == self.mark or began < self.rested:
             return
         self.mark = mark
-        await self._renew([id for id, _ in mark][:_MOST_LANES])
+        await self._renew([str(row["id"]) for row in rows[:_MOST_LANES]])
         self.rested = time.monotonic() + max(1.0, 3 * (time.monotonic() - began))
 
     async def _renew(self, ids: list[str]) -> None:

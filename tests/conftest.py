@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +15,10 @@ import pytest
 import carrel
 from carrel.local import Local
 from carrel.settings import Settings, load_settings
+
+# Started in the background of a shell, a process and all that it starts ignore Ctrl-C: the tests that send it need it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class YouForgotToChooseAHome(Exception):

@@ -108,8 +108,9 @@ def test_network_is_asked_for_unless_runs_have_it_anyway(workspaces: Local, desk
 def test_an_agents_limits_only_get_lower(workspaces: Local, desk: str) -> None:
     workspaces.change_policy(desk, "trusting")
     agent = workspaces.acting_as("bot", agent_of=desk)
-    most = workspaces._home.settings.sandbox.file_mb
-    assert most is not None
+    settings = workspaces._home.settings
+    most = min(settings.sandbox.file_mb or 0, settings.workspaces.default_max_size_mb or 0)
+    assert most > 0
     script = "ulimit -f"
     wide = ran(workspaces, agent.run(desk, ["bash", "-c", script], file_mb=most * 2).id)
     low = ran(workspaces, agent.run(desk, ["bash", "-c", script], file_mb=1).id)

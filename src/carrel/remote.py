@@ -163,7 +163,6 @@ class Remote:
     def __init__(self, wire: Wire, headers: Mapping[str, str] | None = None) -> None:
         self._wire = wire
         self._headers = dict(headers or {})
-        self._made: list[str] = []
 
     def __enter__(self) -> Self:
         return self

@@ -24,8 +24,8 @@ class NewWorkspace(Body):
 
     source: Text = Field("empty", examples=["empty", "clone:https://example.org/project.git#main"])
     id: Annotated[str, Field(max_length=401)] | None = Field(None, examples=["fix-login/a1"])
-    task: Name | None = Field(None, examples=["fix-login"])
-    agent: Name | None = Field(None, examples=["a1"])
+    task: Name | None = None
+    agent: Name | None = None
     config: dict[str, Any] | None = Field(None, examples=[{"max_size_mb": 500}])
     lazy: bool = Field(False, description="take the id now, make the files at first use")
 
@@ -62,14 +62,14 @@ class Move(Body):
     """A file to get another name."""
 
     path: Path
-    to: Path
+    to: Path = Field(examples=["work/app.py"])
     replace: bool = False
 
 
 class NewDirectory(Body):
     """A directory to be made."""
 
-    path: Path
+    path: Path = Field(examples=["work/src"])
     parents: bool = False
 
 
@@ -132,21 +132,21 @@ class Sweep(Body):
 class NewTemplate(Body):
     """A template to be kept: a folder of the server's machine, or the files of a workspace."""
 
-    name: Name
+    name: Name = Field(examples=["python-service"])
     folder: Text | None = None
-    workspace: Annotated[str, Field(max_length=401)] | None = None
+    workspace: Annotated[str, Field(max_length=401)] | None = Field(None, examples=["fix-login/a1"])
 
 
 class ChosenFolder(Body):
     """A folder to be selected."""
 
-    folder: Annotated[str, Field(min_length=1, max_length=4096)]
+    folder: Annotated[str, Field(min_length=1, max_length=4096)] = Field(examples=["/srv/project"])
 
 
 class NewMessage(Body):
     """A message to a workspace."""
 
-    text: Text
+    text: Text = Field(examples=["please look at the failing test first"])
     sender: Name | None = None
 
 
@@ -167,8 +167,8 @@ class Stop(Body):
 class OneEdit(Body):
     """One replacement: the old text is quoted."""
 
-    old: Text
-    new: Text
+    old: Text = Field(examples=["retries = 3"])
+    new: Text = Field(examples=["retries = 5"])
 
 
 class Edits(Body):
@@ -183,13 +183,13 @@ class Edits(Body):
 class Prompt(Body):
     """A text that may speak of old mounts."""
 
-    text: Annotated[str, Field(max_length=1_000_000)]
+    text: Annotated[str, Field(max_length=1_000_000)] = Field(examples=["read /mnt/okcomputer/notes.md"])
 
 
 class Turn(Body):
     """An answer of an agent, after which the state is kept."""
 
-    message: Annotated[str, Field(max_length=1_000_000)]
+    message: Annotated[str, Field(max_length=1_000_000)] = Field(examples=["I fixed the login bug."])
 
 
 class Pin(Body):

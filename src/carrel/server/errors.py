@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from carrel.errors import BadRequest, CarrelError, Invalid, MethodNotAllowed, NotFound, ToolMissing
+from carrel.errors import BadRequest, CarrelError, Invalid, MethodNotAllowed, NotFound
 from carrel.server.front import Front
 from carrel.server.journal import note
 from carrel.server.wire import encode, plain
@@ -136,8 +136,3 @@ async def _bug(request: Request, error: Exception) -> Response:
     return error_response(
         request.app.state.front, CarrelError("something went wrong here", hint="the server's log says more")
     )
-
-
-def missing(package: str, extra: str) -> ToolMissing:
-    """What to say when a library that a door needs is not installed."""
-    return ToolMissing(f"{package} is not installed", hint=f"pip install 'carrel[{extra}]'")

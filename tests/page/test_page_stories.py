@@ -296,3 +296,18 @@ def test_one_place_of_a_file_is_given_back(page: Page, project: Path, workspaces
     assert (lines[4], lines[34]) == ("5", "thirty-five")
     expect(page.get_by_role("checkbox", name="Choose lines")).to_have_count(1)
     expect(page.locator("table.diff td.add")).to_have_text("+five")
+
+
+def test_what_somebody_reads_stays_while_an_agent_goes_on(page: Page, workspaces: Local) -> None:
+    workspaces.create(id="read/a")
+    for name in "bcdef":
+        workspaces.write_file("read/a", f"work/{name}", f"this is {name}\n")
+    page.get_by_role("link", name="read/a").click()
+    page.get_by_text("A f +1 −0").click()
+    expect(page.locator("table.diff")).to_have_count(4)
+    workspaces.write_file("read/a", "work/a", "this is a\n")
+    workspaces.write_file("read/a", "work/c", "c is another\nthan before\n")
+    page.get_by_text("A c +2 −0").wait_for()
+    expect(page.locator(".file").first).to_contain_text("A a +1 −0")
+    expect(page.locator("table.diff").filter(has_text="this is f")).to_be_visible()
+    expect(page.locator("table.diff").filter(has_text="than before")).to_be_visible()

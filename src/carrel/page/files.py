@@ -54,7 +54,7 @@ class _Files:
                 self.grid = self._grid()
             self.viewer = ui.column().classes("panel w-full min-h-64 gap-2")
         with self.viewer:
-            ui.label("Choose a file on the left.").classes("dim")
+            ui.label("Choose a file.").classes("dim")
         desk.on_open("Files", self._first, self._renew)
 
     def _grid(self) -> ui.aggrid:

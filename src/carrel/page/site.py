@@ -67,6 +67,7 @@ def mount(app: App, workspaces: Local, settings: Settings) -> Site:
         show_welcome_message=False,
         favicon=_ICON,
         reconnect_timeout=30,
+        message_history_length=200,  # kept for each tab; one that missed more than this loads anew
         storage_secret=None,
     )
     app.add_middleware(Doorkeeper, access=access)

@@ -55,7 +55,7 @@ def _table(title: str, rows: dict[str, str], nothing: str) -> None:
         for name, value in rows.items():
             with ui.row().classes("gap-3 no-wrap"):
                 ui.label(name).classes("w-28 lg:w-40 dim shrink-0")
-                ui.label(value).classes("mono break-all")
+                ui.label(value).classes("mono break-words")
 
 
 def _disk(used: WorkspaceUsage) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
@@ -40,6 +41,8 @@ class _Inbox:
         self.chosen: set[str] = set()
         self.cards: dict[str, ui.card] = {}
         self.mark = -1
+        self.is_drawn = False
+        self.drawing = asyncio.Lock()
         ui.add_css(patch.STYLE + _STYLE)
         with ui.row().classes("w-full items-center gap-3"):
             ui.label("Approvals").classes("text-xl font-bold").props('role="heading" aria-level="1"')
@@ -64,12 +67,17 @@ class _Inbox:
             self.mark = mark
             await self._renew()
 
-    async def _renew(self) -> None:
-        found = await attempt(self.verbs.approvals)
-        if found is None:
-            return
+    async def _renew(self, *, force: bool = False) -> None:
+        async with self.drawing:  # a decision and the log's news of it come at the same time
+            found = await attempt(self.verbs.approvals)
+            if found is not None and (force or not self.is_drawn or list(found)[:_MOST_SHOWN] != self.shown):
+                await self._draw_all(found)
+
+    async def _draw_all(self, found: Sequence[Approval]) -> None:
+        self.is_drawn = True
         self.shown = list(found)[:_MOST_SHOWN]
         self.chosen &= {each.id for each in self.shown}
+        self.batch.set_visibility(bool(self.chosen))
         self.at = max(0, min(self.at, len(self.shown) - 1))
         waiting = count(len(found), "request")
         self.sum.set_text(f"{waiting} open" if found else "")
@@ -185,7 +193,7 @@ class _Inbox:
     async def _toggle(self) -> None:
         asked = self.shown[self.at]
         self._choose(asked.id, asked.id not in self.chosen)
-        await self._renew()
+        await self._renew(force=True)
 
 
 def _draw(preview: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -93,6 +94,14 @@ def read_all(connection: socket.socket) -> bytes:
     except (ConnectionError, TimeoutError):
         pass
     return data
+
+
+def unmount_below(path: str) -> None:
+    """Nothing that was mounted in a home for many tests outlives them."""
+    with open("/proc/self/mountinfo") as table:
+        targets = [line.split()[4] for line in table]
+    for target in sorted((each for each in targets if each.startswith(f"{path}/")), reverse=True):
+        subprocess.run(["umount", "-l", target], check=False)
 
 
 @pytest.fixture

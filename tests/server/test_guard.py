@@ -18,7 +18,7 @@ from carrel.server import guard, protocol
 from carrel.server.serve import Background
 from carrel.settings import Settings, load_settings
 
-from .conftest import Answer, Wire, read_all
+from .conftest import Answer, Wire, read_all, unmount_below
 
 # One server for all: nothing that is sent to it may leave a trace.
 
@@ -38,6 +38,7 @@ def settings(home_path: str) -> Settings:
 def workspaces(home_path: str, settings: Settings) -> Iterator[Local]:
     with carrel.open(home_path, settings=settings) as opened:
         yield opened
+    unmount_below(home_path)
 
 
 @pytest.fixture(scope="module")
@@ -497,6 +498,24 @@ def test_who_is_slow_with_the_head_or_the_body_is_let_go(wire: Wire, monkeypatch
     head = f"POST /api/workspaces HTTP/1.1\r\nHost: {wire.host}\r\nAuthorization: Bearer {wire.token}\r\n"
     slow = f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
     assert wire.send(slow.encode()).status == 408
+
+
+def test_waiting_requests_and_uploads_never_hold_every_thread(
+    wire: Wire, desk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "SLOW_REQUESTS", 3)
+    head = f"PUT /api/workspaces/{desk}/files/work/half HTTP/1.1\r\nHost: {wire.host}\r\n"
+    head += f"Authorization: Bearer {wire.token}\r\nContent-Type: application/octet-stream\r\n"
+    held = [wire.connect() for _ in range(3)]
+    for connection in held:
+        connection.sendall(f"{head}Content-Length: 1000\r\n\r\nonly".encode())
+    refused = wire.ask("DELETE", f"/api/workspaces/{desk}/files/work/none", headers={"Prefer": "wait=60"})
+    assert (refused.status, refused.code) == (429, "too_many")
+    assert wire.ask("GET", f"/api/workspaces/{desk}").status == 200
+    for connection in held:
+        connection.close()
+    while wire.ask("DELETE", f"/api/workspaces/{desk}/files/work/none", headers={"Prefer": "wait=1"}).status == 429:
+        time.sleep(0.02)
 
 
 def test_pipelined_requests_are_answered_in_order(wire: Wire, desk: str) -> None:

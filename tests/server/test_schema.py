@@ -30,6 +30,8 @@ from carrel.server.app import make_app
 from carrel.server.serve import Background
 from carrel.settings import load_settings
 
+from .conftest import unmount_below
+
 IS_FULL = os.environ.get("AW_LOAD") == "full"
 EXAMPLES = 60 if IS_FULL else 3
 CHECKS: list[Any] = [
@@ -68,6 +70,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with made.server:
         yield made
     made.workspaces.close()
+    unmount_below(made.base)
 
 
 def _operations() -> list[Any]:

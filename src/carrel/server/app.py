@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
 
 from carrel import __version__
@@ -22,7 +23,7 @@ from carrel.server import (
 )
 from carrel.server.errors import error_schemas, handle_errors
 from carrel.server.front import Front
-from carrel.server.guard import Guard
+from carrel.server.guard import THREADS, Guard
 from carrel.server.metrics import Metrics
 from carrel.server.streams import Hub, Tails
 from carrel.server.webhooks import Webhooks
@@ -108,6 +109,7 @@ def make_app(workspaces: Local, settings: Settings, hosts: frozenset[str]) -> Ap
 
     @asynccontextmanager
     async def living(_: FastAPI) -> AsyncIterator[None]:
+        current_default_thread_limiter().total_tokens = THREADS
         front.start()
         try:
             yield

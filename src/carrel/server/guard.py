@@ -26,6 +26,7 @@ from carrel.errors import (
     ForeignOrigin,
     MethodNotAllowed,
     TooLarge,
+    TooMany,
     TooSlow,
     UnsupportedType,
     WrongHost,
@@ -37,6 +38,8 @@ from carrel.server.journal import note
 API = ("/api/", "/mcp", "/metrics", "/openapi.json")
 OPEN = ("/healthz",)
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
+THREADS = 200
+SLOW_REQUESTS = 100  # of these, at most, for requests that take as long as somebody else lets them
 BODY_SECONDS = 60.0  # for a JSON body, and for the next piece of an upload
 _ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _FILES = re.compile(r"/api/workspaces/[^/]+/[^/]+/files/")
@@ -62,6 +65,7 @@ class Guard:
     def __init__(self, app: Any, front: Front) -> None:
         self.app = app
         self.front = front
+        self._slow = 0  # requests that may hold a thread for long
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -97,6 +101,8 @@ class Guard:
         else:
             await self.app(scope, receive, reply)
         finally:
+            if state.get("is_slow"):
+                self._slow -= 1
             reply.finish()
 
     def _check(self, scope: Any, receive: Any) -> Any:
@@ -110,12 +116,21 @@ class Guard:
             kind, _, text = (token or b"").decode("latin-1").partition(" ")
             scope["state"]["bearer"] = self.front.workspaces.authenticate(text if kind.lower() == "bearer" else "")
         is_upload = scope["method"] == "PUT" and _FILES.match(scope["path"]) is not None
+        self._take_slow_lane(scope, is_upload)
         limit = self._limit(is_upload)
         length = check_body(scope, limit, _BYTES if is_upload else _JSON)
         if length == 0:
             return receive
         scope["state"]["body_pending"] = True
         return _Counted(scope, receive, limit, 0.0 if is_upload else BODY_SECONDS)
+
+    def _take_slow_lane(self, scope: Any, is_upload: bool) -> None:
+        """An upload, and whoever waits for an approval, holds a thread: they never hold all of them."""
+        if is_upload or any(name == b"prefer" and b"wait" in value.lower() for name, value in scope["headers"]):
+            if self._slow >= SLOW_REQUESTS:
+                raise TooMany("too many uploads and waiting requests at once", hint="try again in a moment")
+            self._slow += 1
+            scope["state"]["is_slow"] = True
 
     def _limit(self, is_upload: bool) -> int:
         settings = self.front.settings

@@ -114,7 +114,7 @@ class Files(Value):
     """Limits of the file verbs, and mounts that prompts may still speak of."""
 
     max_read_mb: int = 64
-    max_write_mb: int = 1024
+    max_write_mb: int = 256
     max_entries: int = 2_000_000
     old_mounts: list[str] = ["/mnt/okcomputer/", "/mnt/workspace/"]
 

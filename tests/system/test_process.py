@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import resource
 import signal
 import subprocess
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -165,6 +168,40 @@ def test_a_detached_function_survives_and_holds_nothing(tmp_path: Path) -> None:
     assert own == pid
     assert parent != os.getpid()
     assert (tmp_path / "fds").read_text().split()[:3] == ["0", "1", "2"]
+
+
+def test_garbage_of_the_parents_closes_nothing_in_a_detached_child(tmp_path: Path) -> None:
+    """A cycle that owns a descriptor: its number is somebody else's in the child."""
+
+    class Owner:
+        def __init__(self) -> None:
+            self.me = self
+            self.file = open("/dev/null", "rb")  # noqa: SIM115
+
+    def body() -> None:
+        opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(number)]
+        gc.collect()
+        open_still = 0
+        for descriptor in opened:
+            with contextlib.suppress(OSError):
+                os.fstat(descriptor)
+                open_still += 1
+        (tmp_path / "said").write_text(f"{open_still} of {len(opened)}\n")
+
+    gc.collect()
+    gc.disable()
+    try:
+        number = Owner().file.fileno()
+        process.fork_detached(body)
+    finally:
+        gc.enable()
+    end = time.monotonic() + 10
+    while not (tmp_path / "said").exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert (tmp_path / "said").read_text() == f"{number} of {number}\n"
+    with warnings.catch_warnings(action="ignore"):
+        gc.collect()
 
 
 def test_a_detached_program_is_started_without_a_fork_of_ours(tmp_path: Path) -> None:

@@ -118,7 +118,13 @@ def step_down(uid: int, gid: int) -> None:
 
 
 def close_above(last: int, keep: Iterable[int] = ()) -> None:
-    """Close every descriptor above `last` but those to keep."""
+    """Close every descriptor above `last` but those to keep, in a fresh child.
+
+    What the parent left for the garbage collector may own one of them, and would later close whatever has its number
+    by then; so nothing of the parent's is collected here."""
+    import gc
+
+    gc.freeze()
     start = last + 1
     for descriptor in sorted(keep):
         os.closerange(start, descriptor)

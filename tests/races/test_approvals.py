@@ -109,7 +109,7 @@ def test_of_two_who_use_one_grant_one_gets_through(shared: Shared) -> None:
                 try:
                     agent.delete_file(DESK, "work/a.py")
                     return 10
-                except (ApprovalRequired, FileNotFound, FileChanged):  # it asks anew; or the file is gone, or just going
+                except (ApprovalRequired, FileNotFound, FileChanged):  # asked anew; gone; going
                     return 20
 
         assert sorted(wait(child) for child in [in_process(use), in_process(use)]) == [10, 20]

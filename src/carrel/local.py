@@ -588,6 +588,7 @@ class Local:
         create_only: bool = False,
         append: bool = False,
         if_digest: str | None = None,
+        keep: bool = False,
     ) -> Written:
         from carrel.verbs import files
 
@@ -600,6 +601,7 @@ class Local:
             create_only=create_only,
             append=append,
             if_digest=if_digest,
+            keep=keep,
         )
 
     def edit_file(
@@ -609,15 +611,19 @@ class Local:
 
         return edit_file(self._home, id, path, edits, dry_run=dry_run, context=context)
 
-    def delete_file(self, id: str, path: str, *, recursive: bool = False, if_digest: str | None = None) -> Gone:
+    def delete_file(
+        self, id: str, path: str, *, recursive: bool = False, if_digest: str | None = None, keep: bool = True
+    ) -> Gone:
         from carrel.verbs import files
 
-        return files.delete_file(self._home, id, path, recursive=recursive, if_digest=if_digest)
+        return files.delete_file(self._home, id, path, recursive=recursive, if_digest=if_digest, keep=keep)
 
-    def move_file(self, id: str, path: str, to: str, *, replace: bool = False, if_digest: str | None = None) -> Gone:
+    def move_file(
+        self, id: str, path: str, to: str, *, replace: bool = False, if_digest: str | None = None, keep: bool = True
+    ) -> Gone:
         from carrel.verbs import files
 
-        return files.move_file(self._home, id, path, to, replace=replace, if_digest=if_digest)
+        return files.move_file(self._home, id, path, to, replace=replace, if_digest=if_digest, keep=keep)
 
     def make_directory(self, id: str, path: str, *, parents: bool = False) -> None:
         from carrel.verbs import files

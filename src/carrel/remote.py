@@ -418,10 +418,11 @@ class Remote:
         create_only: bool = False,
         append: bool = False,
         if_digest: str | None = None,
+        keep: bool = False,
     ) -> Written:
         headers = {**self._headers, "Content-Type": "application/octet-stream", **_condition(if_digest)}
         data = content.encode() if isinstance(content, str) else content
-        query = _params({"parents": parents, "append": append, "create_only": create_only})
+        query = _params({"parents": parents, "append": append, "create_only": create_only, "keep": keep})
         response = self._wire.ask("PUT", _file_at(id, path), headers=headers, params=query, content=data)
         return build(Written, _load(response.content))  # type: ignore[no-any-return]
 
@@ -431,13 +432,17 @@ class Remote:
         body = {"path": path, "edits": [each.as_dict() for each in edits], "dry_run": dry_run, "context": context}
         return build(Edited, self._post(f"{_at(id)}/edit", body))  # type: ignore[no-any-return]
 
-    def delete_file(self, id: str, path: str, *, recursive: bool = False, if_digest: str | None = None) -> Gone:
-        gone = self._delete(_file_at(id, path), _condition(if_digest), recursive=recursive)
+    def delete_file(
+        self, id: str, path: str, *, recursive: bool = False, if_digest: str | None = None, keep: bool = True
+    ) -> Gone:
+        gone = self._delete(_file_at(id, path), _condition(if_digest), recursive=recursive, keep=keep)
         return build(Gone, gone)  # type: ignore[no-any-return]
 
-    def move_file(self, id: str, path: str, to: str, *, replace: bool = False, if_digest: str | None = None) -> Gone:
+    def move_file(
+        self, id: str, path: str, to: str, *, replace: bool = False, if_digest: str | None = None, keep: bool = True
+    ) -> Gone:
         headers = {**self._headers, **_condition(if_digest), "Content-Type": "application/json"}
-        body = json.dumps({"path": path, "to": to, "replace": replace}).encode()
+        body = json.dumps({"path": path, "to": to, "replace": replace, "keep": keep}).encode()
         response = self._wire.ask("POST", f"{_at(id)}/move", headers=headers, content=body)
         return build(Gone, _load(response.content))  # type: ignore[no-any-return]
 

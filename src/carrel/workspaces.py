@@ -291,21 +291,33 @@ if TYPE_CHECKING:
             create_only: bool = False,
             append: bool = False,
             if_digest: str | None = None,
+            keep: bool = False,
         ) -> Written:
-            """Give a file new content, all of it or nothing; with `if_digest` only if its SHA-256 is still that."""
+            """Give a file new content, all of it or nothing; with `if_digest` only if its SHA-256 is still that.
+
+            With `keep` what was there is kept first, so that `undo` brings it back; an agent's calls always do so."""
 
         def edit_file(
             self, id: str, path: str, edits: Sequence[Edit], *, dry_run: bool = False, context: int = 3
         ) -> Edited:
             """Replace texts in a file, all of them or none, and give the difference."""
 
-        def delete_file(self, id: str, path: str, *, recursive: bool = False, if_digest: str | None = None) -> Gone:
-            """Remove a file, or a directory with all that is in it."""
+        def delete_file(
+            self, id: str, path: str, *, recursive: bool = False, if_digest: str | None = None, keep: bool = True
+        ) -> Gone:
+            """Remove a file, or a directory with all that is in it; `undo` brings it back, unless `keep` is false."""
 
         def move_file(
-            self, id: str, path: str, to: str, *, replace: bool = False, if_digest: str | None = None
+            self,
+            id: str,
+            path: str,
+            to: str,
+            *,
+            replace: bool = False,
+            if_digest: str | None = None,
+            keep: bool = True,
         ) -> Gone:
-            """Give a file or directory another name."""
+            """Give a file or directory another name; `undo` brings it back, unless `keep` is false."""
 
         def make_directory(self, id: str, path: str, *, parents: bool = False) -> None:
             """Make a directory."""

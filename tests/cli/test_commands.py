@@ -273,6 +273,22 @@ def test_undo_ops_and_trash(aw: Aw) -> None:
     assert aw("trash").out == aw("undo").out == ""
 
 
+def test_what_rm_mv_and_put_take_away_is_brought_back_by_undo(aw: Aw, home_path: str) -> None:
+    aw("create", "t/a")
+    for text in (b"one", b"two"):
+        program("put", "t/a", "work/x", home=home_path, stdin=text)
+    program("put", "t/a", "work/x", "--append", home=home_path, stdin=b" and more")  # takes nothing away
+    aw("mv", "t/a", "work/x", "work/y")
+    aw("rm", "t/a", "work/y")
+    found = []
+    for path in ("work/y", "work/x", "work/x"):
+        aw("undo")
+        found.append(aw("cat", "t/a", path).out)
+    assert found == ["two and more", "two and more", "one"]
+    aw("rm", "t/a", "work/x", "--no-keep")
+    assert aw.json("undo").error["code"] == "operation_not_found"
+
+
 def test_sweep_says_what_would_go(aw: Aw, monkeypatch: pytest.MonkeyPatch) -> None:
     aw("create", "t/a")
     aw("destroy", "t/a")

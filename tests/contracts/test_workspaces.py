@@ -167,6 +167,31 @@ def test_files_are_written_moved_and_removed(desks: Any, desk: str) -> None:
     assert desks.delete_file(desk, "work/deep", recursive=True).entries == 2
 
 
+def test_what_the_owner_takes_away_comes_back(desks: Any, desk: str) -> None:
+    desks.write_file(desk, "work/deep/er.txt", "deep", parents=True)
+    desks.write_file(desk, "work/in.txt", "second\n", keep=True)
+    desks.move_file(desk, "work/deep/er.txt", "work/in.txt", replace=True)
+    desks.delete_file(desk, "work/in.txt")
+    desks.delete_file(desk, "work/deep", recursive=True)
+    assert [each.kind for each in desks.operations()] == ["change"] * 4
+    desks.undo()
+    assert desks.stat_file(desk, "work/deep").kind == "directory"
+    desks.undo()
+    assert desks.read_text(desk, "work/in.txt") == "deep"
+    desks.undo()
+    assert (desks.read_text(desk, "work/deep/er.txt"), desks.read_text(desk, "work/in.txt")) == ("deep", "second\n")
+    desks.undo()
+    assert desks.read_text(desk, "work/in.txt") == "hello\nworld\n"
+
+
+def test_what_is_not_to_be_kept_is_not(desks: Any, desk: str) -> None:
+    desks.write_file(desk, "work/in.txt", "second\n")
+    desks.move_file(desk, "work/in.txt", "work/out.txt", keep=False)
+    desks.delete_file(desk, "work/out.txt", keep=False)
+    assert list(desks.operations()) == []
+    assert [each.cause for each in desks.snapshots(desk)] == ["base"]
+
+
 def test_nobody_goes_over_work_that_they_have_not_seen(desks: Any, desk: str) -> None:
     seen = hashlib.sha256(desks.read_file(desk, "work/in.txt")).hexdigest()
     desks.write_file(desk, "work/in.txt", "mine", if_digest=seen)

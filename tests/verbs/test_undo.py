@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+import carrel
 from carrel.errors import (
     CleanupFailed,
     Conflict,
+    DiskFull,
     FilesystemError,
     OperationNotFound,
     WorkspaceExists,
@@ -18,7 +21,8 @@ from carrel.errors import (
 )
 from carrel.local import Local
 from carrel.model.operation import Operation
-from situations import check_whole, killed_at_effect, tree_of
+from carrel.settings import Settings
+from situations import check_whole, killed_at_effect, tiny_disk, tree_of
 
 
 def newest(workspaces: Local) -> Operation:
@@ -288,3 +292,23 @@ def test_a_fork_is_safe_here() -> None:
     """The crash suites rely on this: a child that is killed leaves its parent alone."""
     assert killed_at_effect(1, lambda: os.mkdir("x"))
     assert not os.path.exists("x")
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_keeps_nobody_from_deleting(tmp_path: Path, settings: Settings) -> None:
+    """What cannot be kept is not taken away, unless the owner says that it may go for good."""
+    with tiny_disk(tmp_path / "small", "40m") as small, carrel.open(small / "home", settings=settings) as workspaces:
+        desk = workspaces.create(id="t/a").id
+        workspaces.write_file(desk, "work/large", os.urandom(1_000_000))
+        with open(small / "filler", "wb", buffering=0) as filler, suppress(OSError):
+            while filler.write(bytes(4096)):
+                pass
+        os.truncate(small / "filler", os.path.getsize(small / "filler") - 400_000)  # the log still has room
+        with pytest.raises(DiskFull, match="no room to keep") as caught:
+            workspaces.delete_file(desk, "work/large")
+        assert "--no-keep" in str(caught.value.hint)
+        assert workspaces.stat_file(desk, "work/large").size == 1_000_000
+        workspaces.delete_file(desk, "work/large", keep=False)
+        assert workspaces.operations() == []

@@ -126,13 +126,20 @@ def _put_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-p", "--parents", action="store_true", help="make missing directories")
     parser.add_argument("--append", action="store_true", help="add to the end")
     parser.add_argument("--new", action="store_true", help="only if nothing is there")
+    _keep_argument(parser)
 
 
 def _put(door: Door, args: argparse.Namespace) -> None:
     workspace, words = _split(args)
     source = words[1] if len(words) > 1 else "-"
     written = door.workspaces.write_file(
-        workspace, words[0], _chunks(source), parents=args.parents, create_only=args.new, append=args.append
+        workspace,
+        words[0],
+        _chunks(source),
+        parents=args.parents,
+        create_only=args.new,
+        append=args.append,
+        keep=args.keep and not args.append,  # which takes nothing away
     )
     door.print(written)
 
@@ -151,21 +158,28 @@ def _chunks(source: str) -> Iterator[bytes]:
 def _mv_arguments(parser: argparse.ArgumentParser) -> None:
     _words("FROM", "TO")(parser)
     parser.add_argument("--replace", action="store_true", help="take the place of what is there")
+    _keep_argument(parser)
 
 
 def _mv(door: Door, args: argparse.Namespace) -> None:
     workspace, (path, to) = _split(args)
-    door.print(door.workspaces.move_file(workspace, path, to, replace=args.replace))
+    door.print(door.workspaces.move_file(workspace, path, to, replace=args.replace, keep=args.keep))
 
 
 def _rm_arguments(parser: argparse.ArgumentParser) -> None:
     _words("PATH", many=True)(parser)
     parser.add_argument("-r", "--recursive", action="store_true", help="directories with all that is in them")
+    _keep_argument(parser)
+
+
+def _keep_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-keep", dest="keep", action="store_false", help="with no way back by aw undo")
 
 
 def _rm(door: Door, args: argparse.Namespace) -> None:
     workspace, paths = _split(args)
-    door.print([door.workspaces.delete_file(workspace, path, recursive=args.recursive) for path in paths])
+    delete = door.workspaces.delete_file
+    door.print([delete(workspace, path, recursive=args.recursive, keep=args.keep) for path in paths])
 
 
 def _mkdir_arguments(parser: argparse.ArgumentParser) -> None:

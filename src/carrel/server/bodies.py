@@ -64,6 +64,7 @@ class Move(Body):
     path: Path
     to: Path = Field(examples=["work/app.py"])
     replace: bool = False
+    keep: bool = Field(True, description="keep what is there first, so that undo brings it back")
 
 
 class NewDirectory(Body):

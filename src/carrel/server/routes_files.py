@@ -117,6 +117,7 @@ async def write_file(
     parents: bool = False,
     append: bool = False,
     create_only: bool = False,
+    keep: Annotated[bool, Query(description="keep what is overwritten first, so that undo brings it back")] = False,
     if_match: Condition = None,
     if_none_match: Annotated[str | None, Header(description="`*`: the file must be new")] = None,
 ) -> Response:
@@ -135,6 +136,7 @@ async def write_file(
                 append=append,
                 create_only=create_only or is_new,
                 if_digest=_digest(if_match),
+                keep=keep,
             )
         except FileExists as error:
             if is_new:
@@ -148,16 +150,21 @@ async def write_file(
 
 @router.delete(FILE, response_model=Gone, responses=failing(404, 409, 412))
 def delete_file(
-    verbs: Verbs, id: WorkspaceId, path: str, recursive: bool = False, if_match: Condition = None
+    verbs: Verbs,
+    id: WorkspaceId,
+    path: str,
+    recursive: bool = False,
+    keep: Annotated[bool, Query(description="keep it first, so that undo brings it back")] = True,
+    if_match: Condition = None,
 ) -> Response:
     """Remove a file, a link, or a directory; with `recursive` also one that is not empty."""
-    return answer(verbs.delete_file(id, path, recursive=recursive, if_digest=_digest(if_match)))
+    return answer(verbs.delete_file(id, path, recursive=recursive, if_digest=_digest(if_match), keep=keep))
 
 
 @router.post(f"{WORKSPACE}/move", response_model=Gone, responses=failing(404, 409, 412))
 def move_file(verbs: Verbs, id: WorkspaceId, body: Move, if_match: Condition = None) -> Response:
-    """Give a file or directory another name; what is there is kept unless `replace`."""
-    moved = verbs.move_file(id, body.path, body.to, replace=body.replace, if_digest=_digest(if_match))
+    """Give a file or directory another name; what is there stays unless `replace`."""
+    moved = verbs.move_file(id, body.path, body.to, replace=body.replace, if_digest=_digest(if_match), keep=body.keep)
     return answer(moved)
 
 

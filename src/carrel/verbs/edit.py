@@ -35,7 +35,7 @@ def edit_file(
         raise Invalid(f"{path} is not UTF-8 text", hint="write it as a whole instead") from None
     after = apply_edits(text, edits)
     if not dry_run:
-        files.write_file(home, workspace_id, path, after, if_digest=sha256(data).hexdigest())
+        files.write_file(home, workspace_id, path, after, if_digest=sha256(data).hexdigest(), keep=True)
     before = text.replace("\r\n", "\n")
     return Edited(before=before, after=after, hunks=_hunks(before, after, context))
 

@@ -19,7 +19,7 @@ from carrel.system.paths import Root
 from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.destroy import attach, filled_in
-from carrel.verbs.permit import judged
+from carrel.verbs.permit import is_agent, judged
 from carrel.verbs.quota import Room
 from carrel.verbs.spool import spooled
 
@@ -150,16 +150,18 @@ def write_file(
     create_only: bool = False,
     append: bool = False,
     if_digest: str | None = None,
+    keep: bool = False,
 ) -> Written:
     """Make the content that of a file, or add it at the end: all of it, or nothing changes.
 
     With `if_digest` only a file that has this SHA-256 now: nobody's work in between is lost. It is FileChanged else.
+    With `keep` what is overwritten is kept first, and `undo` brings it back: a snapshot, unless there is one with it.
     """
     if append and create_only:
         raise InvalidPath("a file that must be new has no end to append to", hint="choose one of the two")
     data = content.encode() if isinstance(content, str) else content
     limit = home.settings.files.max_write_mb * MIB
-    with spooled(home, data, limit) as given:
+    with spooled(home, data, limit, again=keep or is_agent(home)) as given:
 
         def act(gate: Gate) -> Written:
             with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
@@ -188,7 +190,7 @@ def write_file(
                             parents=parents,
                             max_bytes=most,
                             ready=ready,
-                            exact=gate.judges,
+                            exact=gate.keeps,
                         )
                     return files.write(
                         spot.root,
@@ -198,16 +200,24 @@ def write_file(
                         create_only=create_only,
                         max_bytes=most,
                         ready=ready,
-                        exact=gate.judges,  # what was judged is what is done
+                        exact=gate.keeps,  # what was judged is what is done
                     )
 
-        return judged(home, act)
+        return judged(home, act, keep=keep)
 
 
 def delete_file(
-    home: Home, workspace_id: str, path: str, *, recursive: bool = False, if_digest: str | None = None
+    home: Home,
+    workspace_id: str,
+    path: str,
+    *,
+    recursive: bool = False,
+    if_digest: str | None = None,
+    keep: bool = True,
 ) -> Gone:
-    """Remove a file, a link, an empty directory, or with `recursive` a directory with all that is in it."""
+    """Remove a file, a link, an empty directory, or with `recursive` a directory with all that is in it.
+
+    `undo` brings it back, unless `keep` is false."""
 
     def act(gate: Gate) -> Gone:
         with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
@@ -219,16 +229,25 @@ def delete_file(
                 record(FileDeleted, verdict, kind=gone.kind, size=gone.size, digest_before=gone.digest)
 
             return files.delete(
-                spot.root, spot.path, recursive=recursive, limits=_limits(home), ready=ready, exact=gate.judges
+                spot.root, spot.path, recursive=recursive, limits=_limits(home), ready=ready, exact=gate.keeps
             )
 
-    return judged(home, act)
+    return judged(home, act, keep=keep)
 
 
 def move_file(
-    home: Home, workspace_id: str, path: str, to: str, *, replace: bool = False, if_digest: str | None = None
+    home: Home,
+    workspace_id: str,
+    path: str,
+    to: str,
+    *,
+    replace: bool = False,
+    if_digest: str | None = None,
+    keep: bool = True,
 ) -> Gone:
-    """Give a file or directory another name in the workspace; what is there is kept unless `replace`."""
+    """Give a file or directory another name in the workspace; what is there stays unless `replace`.
+
+    `undo` brings everything back to where it was, unless `keep` is false."""
 
     def act(gate: Gate) -> Gone:
         with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
@@ -241,9 +260,9 @@ def move_file(
                 fields = {"kind": gone.kind, "size": gone.size, "digest": gone.digest}
                 record(FileMoved, verdict, to=spot.root.public(there), **fields)
 
-            return files.move(spot.root, spot.path, there, replace=replace, ready=ready, exact=gate.judges)
+            return files.move(spot.root, spot.path, there, replace=replace, ready=ready, exact=gate.keeps)
 
-    return judged(home, act)
+    return judged(home, act, keep=keep)
 
 
 def make_directory(home: Home, workspace_id: str, path: str, *, parents: bool = False) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 
-from carrel.errors import FileChanged, Forbidden, PolicyDenied, WrongStatus
+from carrel.errors import DiskFull, FileChanged, Forbidden, PolicyDenied, WrongStatus
 from carrel.model.approval import Request
 from carrel.model.policy import AGENT, asks_for_content, decide, differs_below, strictest
 from carrel.verbs import show
@@ -106,13 +106,18 @@ _FREE = Verdict()
 
 
 class Gate:
-    """The owner's: always open."""
+    """The owner's: always open. What is taken away is kept first, if that was asked for."""
 
     judges = False
 
-    def file(self, spot: Spot, operation: str, held: Held, **_: Any) -> Verdict:
+    def __init__(self, home: Home, *, keeps: bool) -> None:
+        self.keeps = keeps
+        self._home = home
+        self._tries = 0
+
+    def file(self, spot: Spot, operation: str, held: Held, *, to: Held | None = None, **_: Any) -> Verdict:
         """Let somebody do something to one file or directory."""
-        return _FREE
+        return Verdict((), self._kept(spot, operation, held, to)) if self.keeps else _FREE
 
     def whole(self, workspace: Workspace, request: Request, decision: Decision, preview: Preview) -> Verdict:
         """Let somebody do something to a workspace; what the policy says to it, the caller has asked already."""
@@ -126,22 +131,56 @@ class Gate:
         """Which paths of the workspace may be read without asking; None is all of them."""
         return None
 
+    def wait_for(self, asked: _Asked) -> None:
+        """Ask, and come back when it is granted; raises what the caller has to know otherwise."""
+        raise AssertionError(f"the owner was to ask for {asked.request.operation}")
 
-_OPEN = Gate()
+    def _kept(self, spot: Spot, operation: str, held: Held, to: Held | None) -> dict[str, Any]:
+        """How a change that takes something away can be taken back; steps back if that is not kept yet."""
+        if operation not in ("overwrite", "delete", "move"):
+            return {}
+        from carrel.verbs.kept import is_kept, state_with
+
+        things = [held] if to is None else [held, to]
+        places = {place: thing for thing in things if is_kept(place := spot.place(thing))}
+        if not places:
+            return {}
+        before = state_with(self._home, spot.workspace, places, just_kept=self._tries > 0)
+        if before is None:
+            raise _Unkept(spot.workspace)
+        return {"operation_id": self._home.new_id(), "before": before, "places": list(places)}
+
+    def keep(self, workspace: Workspace) -> None:
+        """Keep the present state of the workspace."""
+        from carrel.verbs.snapshot import keep
+
+        self._tries += 1
+        if self._tries > _TRIES:
+            raise FileChanged(
+                f"somebody is changing {workspace.id} all the time", hint="wait for its runs, then try again"
+            )
+        try:
+            with self._home.hold(workspace.id):
+                keep(self._home, show.by_uid(self._home, workspace.uid), cause="before_change", once=True)
+        except DiskFull as error:
+            raise DiskFull(
+                f"there is no room to keep what would be taken away: {error.message}",
+                hint="aw sweep --free makes room; the owner's --no-keep goes on with no way back",
+            ) from None
 
 
-def judged(home: Home, act: Callable[[Gate], Result]) -> Result:
-    """Do something under the policy; `act` asks the gate at the last moment, and may be called several times."""
-    if home.caller.agent_of is None:
-        return act(_OPEN)
-    judge = Judge(home)
+def judged(home: Home, act: Callable[[Gate], Result], *, keep: bool = False) -> Result:
+    """Do something under the policy; `act` asks the gate at the last moment, and may be called several times.
+
+    What an agent takes away is always kept before, and what the owner does with `keep`."""
+    gate = Judge(home) if is_agent(home) else Gate(home, keeps=keep)
     while True:
         try:
-            return act(judge)
+            return act(gate)
         except _Asked as asked:
-            judge.wait_for(asked)
+            gate.wait_for(asked)
         except _Unkept as unkept:
-            judge.keep(unkept.workspace)
+            gate.keep(unkept.workspace)
         except WrongStatus as error:
             if error.details.get("event_type") != "approval_used":
                 raise
@@ -171,9 +210,8 @@ class Judge(Gate):
     judges = True
 
     def __init__(self, home: Home) -> None:
-        self._home = home
+        super().__init__(home, keeps=True)
         self._until = time.monotonic() + home.caller.wait_seconds
-        self._tries = 0
 
     # -- what the policy says ------------------------------------------------------------------------------------------
 
@@ -254,7 +292,7 @@ class Judge(Gate):
                 return shown
 
             facts = self._granted(workspace, request, decision, preview)
-        return Verdict(facts, self._kept(spot, operation, [held] if to is None else [held, to]))
+        return Verdict(facts, self._kept(spot, operation, held, to))
 
     def _below(self, policy: Policy, operation: str, place: str, held: Held, decision: Decision) -> list[Decision]:
         """What the policy says to what is inside a directory, if that may be more than it says to the directory."""
@@ -296,34 +334,6 @@ class Judge(Gate):
         if approval is None:  # what we wanted to join has just ended
             return
         ask.wait(self._home, approval, max(0.0, self._until - time.monotonic()))
-
-    # -- keeping -------------------------------------------------------------------------------------------------------
-
-    def _kept(self, spot: Spot, operation: str, things: list[Held]) -> dict[str, Any]:
-        """How a change that takes something away can be taken back; steps back if that is not kept yet."""
-        if operation not in ("overwrite", "delete", "move"):
-            return {}
-        from carrel.verbs.kept import is_kept, state_with
-
-        places = {place: held for held in things if is_kept(place := spot.place(held))}
-        if not places:
-            return {}
-        before = state_with(self._home, spot.workspace, places, just_kept=self._tries > 0)
-        if before is None:
-            raise _Unkept(spot.workspace)
-        return {"operation_id": self._home.new_id(), "before": before, "places": list(places)}
-
-    def keep(self, workspace: Workspace) -> None:
-        """Keep the present state of the workspace."""
-        from carrel.verbs.snapshot import keep
-
-        self._tries += 1
-        if self._tries > _TRIES:
-            raise FileChanged(
-                f"somebody is changing {workspace.id} all the time", hint="wait for its runs, then try again"
-            )
-        with self._home.hold(workspace.id):
-            keep(self._home, show.by_uid(self._home, workspace.uid), cause="before_change", once=True)
 
 
 def _is_binary(data: bytes | None) -> bool | None:

@@ -1,4 +1,4 @@
-"""Content that may be needed more than once: an agent's write is judged, and perhaps asked about, before it is made."""
+"""Content that may be needed more than once: what it takes the place of is kept first, and an agent may have to ask."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class _Spooled(Given):
 
 
 @contextmanager
-def spooled(home: Home, data: bytes | Iterable[bytes], most: int) -> Iterator[Given]:
-    """The content in a form that can be read again, if it is an agent's; not much more than `most` bytes of it."""
-    if home.caller.agent_of is None or isinstance(data, bytes):
+def spooled(home: Home, data: bytes | Iterable[bytes], most: int, *, again: bool) -> Iterator[Given]:
+    """The content, if it is needed in a form that can be read again; not much more than `most` bytes of it."""
+    if not again or isinstance(data, bytes):
         yield Given(data)
         return
     from tempfile import TemporaryFile

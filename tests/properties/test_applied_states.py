@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 import carrel
-from carrel.errors import FileNotFound
+from carrel.errors import FileNotFound, OriginMoved
 from carrel.local import Local
 from carrel.settings import load_settings
 from carrel.snapshots.collect import verify
@@ -44,7 +44,7 @@ edit: st.SearchStrategy[Edit] = st.one_of(
     st.tuples(st.just(link), paths, names),
     st.tuples(st.just(make_folder), paths, modes),
     st.tuples(st.just(remove), paths),
-    st.tuples(st.just(touch), paths, st.integers(0, 2**61)),
+    st.tuples(st.just(touch), paths, st.integers(-(2**66), 2**66)),
     st.tuples(st.just(rewrite_in_place), paths),
 )
 step = st.one_of(
@@ -69,13 +69,7 @@ def home() -> Iterator[Local]:
         chosen = load_settings({"HOME": scratch}, scratch, system_directory=f"{scratch}/no-etc")
         with carrel.open(f"{scratch}/home", settings=chosen) as opened:
             yield opened
-            _remove_all(opened)
-
-
-def _remove_all(opened: Local) -> None:
-    for workspace in opened.list():
-        opened.destroy(workspace.id, force=True)
-    opened.sweep(everything=True)
+            opened.sweep(everything=True)
 
 
 class Game:
@@ -173,7 +167,11 @@ class Game:
         for name, state in self.kept[1:]:
             self.workspaces.restore(self.id, name)
             assert self.seen() == state
-        self.workspaces.destroy(self.id, force=True)
+
+    def leave(self) -> None:
+        """Whatever was found, nothing is mounted over the folder when it goes."""
+        for workspace in self.workspaces.list():
+            self.workspaces.destroy(workspace.id, force=True)
 
 
 @settings(
@@ -187,12 +185,61 @@ def test_a_kept_state_outlives_what_is_applied_after_it(
     home: Local, before: list[Edit], steps: list[tuple[str, object]]
 ) -> None:
     note(f"{before}, {steps}")
+    play(home, before, steps)
+
+
+def play(home: Local, before: list[Edit], steps: list[tuple[str, object]]) -> None:
+    """One game over a folder that begins with some edits."""
     with TemporaryDirectory(dir="/dev/shm") as scratch:
         folder = Path(scratch, "folder")
         (folder / "mine").mkdir(parents=True)
         for act, *arguments in before:
             act(folder, *arguments)
         game = Game(home, folder)
-        for what, detail in steps:
-            game.play(what, detail)
-        game.end()
+        try:
+            for what, detail in steps:
+                game.play(what, detail)
+            game.end()
+        finally:
+            game.leave()
+
+
+@pytest.mark.parametrize("is_remembered", [True, False], ids=["with a stat cache", "without"])
+@pytest.mark.parametrize(
+    "edits",
+    [
+        pytest.param([(link, "a", "b")], id="a link for a file"),
+        pytest.param([(write, "a/b", b"one\n", 0o644)], id="a folder for a file"),
+        pytest.param([(write, "b", b"two\n", 0o644)], id="a file for a folder"),
+        pytest.param([(remove, "b")], id="no folder any more"),
+        pytest.param([(remove, "a")], id="no file any more"),
+        pytest.param([(write, "a", b"two\n", 0o644)], id="another text"),
+    ],
+)
+def test_what_was_taken_back_can_be_given_back_again(
+    home: Local, edits: list[Edit], is_remembered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the random games found: an undo gives files a new ctime, and nothing knew that they are what they were."""
+    if not is_remembered:
+        monkeypatch.setattr("carrel.snapshots.cache.save", lambda *_: None)
+    before: list[Edit] = [(write, "a", b"one\n", 0o644), (write, "b/c.txt", b"one\n", 0o644)]
+    again: list[tuple[str, object]] = [("apply", None), ("undo", None)]
+    play(home, before, [("edit", edits), *again, *again, ("apply", None)])
+
+
+def test_what_the_user_edits_after_an_undo_is_not_overwritten(home: Local) -> None:
+    with TemporaryDirectory(dir="/dev/shm") as scratch:
+        folder = Path(scratch, "folder")
+        (folder / "b").mkdir(parents=True)
+        (folder / "b/c.txt").write_bytes(b"one\n")
+        game = Game(home, folder)
+        try:
+            game.do_edit([(remove, "b")])
+            game.do_apply(None)
+            game.do_undo(None)
+            (folder / "b/c.txt").write_bytes(b"mine\n")
+            with pytest.raises(OriginMoved):
+                home.apply(game.id)
+            assert (folder / "b/c.txt").read_bytes() == b"mine\n"
+        finally:
+            game.leave()

@@ -5,7 +5,8 @@ workspace changed are looked at, so the cost is that of the changes. What the pl
 step is done only if that is still there.
 
 A user's folder that is itself the lower layer has no version from before the user's own edits. It shows by its ctime:
-then the version that the snapshots preserved is base, and without one the sides are taken to clash.
+then the version that the snapshots preserved is base, or the one that an apply of ours took away and an undo put back;
+without either the sides are taken to clash.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from carrel.snapshots.diff import is_git_name, is_in_git
 from carrel.snapshots.entries import CHUNK, DIR, FILE, LEFT_OUT, LINK, NO_DIGEST, Entry
 from carrel.snapshots.lines import merge
 from carrel.snapshots.patch import is_binary
-from carrel.snapshots.trees import DiskDir, DiskLayer, compare
+from carrel.snapshots.trees import DiskDir, DiskLayer, Pile, StoredDir, compare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,16 +116,18 @@ def plan_merge(
     paths: Sequence[str] | None = None,
     mark_conflicts: bool = False,
     fixed_ns: int = 0,
+    covers: Sequence[str] = (),
     names: tuple[str, str] = ("origin", "workspace"),
 ) -> Plan:
     """What giving back the changes from `base` to `theirs` would do to `ours`.
 
     `writer` takes the merged texts and what would be replaced, so that a plan can be done and undone later; the caller
-    commits it. `fixed_ns` is that of the stack if the target is the folder that the workspace lies on, else 0.
+    commits it. `fixed_ns` is that of the stack if the target is the folder that the workspace lies on, else 0; `covers`
+    are then the trees of what the workspace's applies replaced in it, the oldest first.
     `mark_conflicts` plans texts with conflict markers where the sides clash; otherwise the target keeps its version.
     """
     try:
-        return _plan(_Planner(base, ours, theirs, writer, mark_conflicts, fixed_ns, names), under, paths)
+        return _plan(_Planner(base, ours, theirs, writer, mark_conflicts, fixed_ns, covers, names), under, paths)
     except OSError as error:
         raise from_os(error, "the origin") from error
 
@@ -149,6 +152,7 @@ class _Planner:
         writer: Writer,
         mark: bool,
         fixed_ns: int,
+        covers: Sequence[str],
         names: tuple[str, str],
     ) -> None:
         self.base = base
@@ -157,6 +161,7 @@ class _Planner:
         self._writer = writer
         self._mark = mark
         self._fixed_ns = fixed_ns
+        self._covers = Pile(tuple(StoredDir(writer, bytes.fromhex(each)) for each in covers))
         self._names = names
         self._puts: list[Step] = []
         self._modes: list[Step] = []  # of directories
@@ -252,7 +257,7 @@ class _Planner:
         if before.kind != FILE:
             return False
         if self._is_edited_since(before):
-            was = self._was(path)
+            was = self._was(path) or self._taken_away(path)
             return was == b"" or was != self.ours.digest(target)
         return before.size != target.size or self.base.digest(before) != self.ours.digest(target)
 
@@ -265,6 +270,19 @@ class _Planner:
         above, _, name = f"work/{path}".rpartition("/")
         entry = self.theirs.folder(above).raw(name)
         return entry.was if entry is not None else b""
+
+    def _taken_away(self, path: str) -> bytes:
+        """The digest of the file that the first apply replaced or deleted here, or nothing.
+
+        It did so because nobody had changed it: an undo that put it back has only given it another ctime. What is in a
+        deleted directory, or was replaced by something that is no file, is known in no other way.
+        """
+        pile = self._covers
+        *above, name = path.split("/")
+        for each in above:
+            pile = pile.child(each)
+        entry = pile.find(name)
+        return entry.digest if entry is not None and entry.kind == FILE else b""
 
     # -- what to do ----------------------------------------------------------------------------------------------------
 
@@ -331,7 +349,7 @@ class _Planner:
         if before is None or before.kind != FILE or before.size > _MAX_MERGE:
             return b""
         if self._is_edited_since(before):
-            was = self._was(path)
+            was = self._was(path) or self._taken_away(path)
             return self.theirs.objects.get(was) if was else b""
         return self.base.read(before)
 

@@ -280,13 +280,12 @@ def _preserver(sink: Sink, lower: Tree, stack: Stack, earlier: Tree | None) -> C
 
     def find_was(path: str) -> bytes:
         entry = lower.find(path)
-        if entry is None:  # deleted since, perhaps by an apply of ours that was taken back
+        # Deleted or made something else since, by the user or by an apply of ours.
+        if entry is None or lower.ctime_ns(entry) > stack.fixed_ns:
             return known_before(path)
         if entry.kind != FILE or entry.size > CHUNK:
             return b""
         try:
-            if lower.ctime_ns(entry) > stack.fixed_ns:
-                return known_before(path)
             return sink.put(lower.read(entry))
         except (OSError, FilesystemError):
             return b""

@@ -121,10 +121,10 @@ class DiskLayer:
                 target = os.readlink(name, dir_fd=fd)
             except OSError:  # swapped between the look and the read
                 return Entry(LEFT_OUT, target="unreadable")
-            return Entry(LINK, 0o777, when, len(os.fsencode(target)), target=target)
+            return Entry(LINK, 0o777, when, len(os.fsencode(target)), target=target, disk=(where, name))
         if kind == stat.S_IFCHR and status.st_rdev == 0 and self.prefix:
             return Entry(WHITEOUT)
-        return Entry(LEFT_OUT, kind >> 12, target="device")
+        return Entry(LEFT_OUT, kind >> 12, target="device", disk=(where, name))
 
     def _is_opaque(self, fd: int, name: str) -> bool:
         try:

@@ -322,7 +322,14 @@ def _plan_folder(
     fixed_ns = overlay.stack.fixed_ns if overlay and _lies_on(home, workspace, folder) else 0
     with Folder(folder) as ours, store.writer() as writer:
         plan = plan_merge(
-            base, ours, theirs, writer, paths=paths or None, mark_conflicts=mark_conflicts, fixed_ns=fixed_ns
+            base,
+            ours,
+            theirs,
+            writer,
+            paths=paths or None,
+            mark_conflicts=mark_conflicts,
+            fixed_ns=fixed_ns,
+            covers=workspace.covers if fixed_ns else (),
         )
         writer.commit()
     return Job(plan=plan, folder=folder)

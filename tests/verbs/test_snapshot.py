@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from carrel.model.workspace import Workspace
 from carrel.settings import Settings
 from carrel.snapshots.collect import verify
 from carrel.snapshots.objects import StoreFull
+from carrel.snapshots.walker import Walk
 from carrel.verbs.snapshot import find
 from carrel.verbs.state import open_store
 from origins import make_desk, make_origin, read, write
@@ -164,3 +166,47 @@ def test_the_end_of_something_is_written_down_on_a_full_disk_too(tmp_path: Path,
         workspaces.undo()
         write(Path(desk.path, "work"), {"more": "x"})
         workspaces.destroy(desk.id, force=True)
+
+
+# -- what is not read again --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that were opened and read for a state."""
+    names: list[str] = []
+    real = Walk._read_file
+
+    def read_file(self: Walk, parent: int, name: str) -> object:
+        names.append(name)
+        return real(self, parent, name)
+
+    monkeypatch.setattr(Walk, "_read_file", read_file)
+    return names
+
+
+@pytest.mark.parametrize("how", ["in place", "copied"])
+def test_what_was_read_once_is_not_read_again(
+    home_path: str, settings: Settings, tmp_path: Path, read_files: list[str], how: str
+) -> None:
+    folder = tmp_path / "project"
+    write(folder, {f"d{number % 3}/f{number}": str(number) for number in range(30)})
+    time.sleep(0.05)  # what is younger than a tick of the clock is read once more
+    copying = settings.replace(storage=settings.storage.replace(mechanism="copy"))
+    with carrel.open(home_path, settings=copying) as workspaces:
+        desk = workspaces.create(f"{'folder' if how == 'in place' else 'overlay'}:{folder}", id="t/a")
+        assert len(read_files) == 30  # for the base
+        time.sleep(0.05)
+        workspaces.snapshot(desk.id)
+        if how == "in place":
+            assert len(read_files) == 30
+        read_files.clear()
+        for look in (workspaces.snapshot, workspaces.status, workspaces.diff, workspaces.snapshot):
+            look(desk.id)
+        assert workspaces.wait(workspaces.run(desk.id, ["true"]).id).exit_code == 0
+        workspaces.archive(desk.id, str(tmp_path / "kept.tar"))
+        assert read_files == []
+        write(folder if how == "in place" else Path(desk.path, "work"), {"d1/f1": "changed"})
+        assert [change.path for change in workspaces.status(desk.id)] == ["d1/f1"]
+        workspaces.snapshot(desk.id)
+        assert read_files == ["f1", "f1"]

@@ -71,6 +71,7 @@ def save(path: str, key: str, generation: int, directories: Directories) -> None
     data = marshal.dumps((generation, key, directories))
     temporary = f"{path}.{os.urandom(4).hex()}"
     try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(_MAGIC + zlib.crc32(data).to_bytes(4, "big"))

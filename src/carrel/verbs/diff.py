@@ -59,7 +59,7 @@ def state(home: Home, store: Store, workspace: Workspace, name: str) -> Iterator
     place = place_of_state(home, workspace)
     finder = stack_finder(home, workspace)
     if name == NOW:
-        with look(store, place, finder, cache_path=cache_path(home, workspace), contents=True) as tree:
+        with look(store, place, finder, cache_path=cache_path(home, workspace.uid), contents=True) as tree:
             yield tree
         return
     root = find_root(home, workspace, name)
@@ -84,5 +84,5 @@ def has_unapplied(home: Home, workspace: Workspace) -> bool:
         return False
     with open_store(home) as store, state(home, store, workspace, BASE) as base:
         place, finder = place_of_state(home, workspace), stack_finder(home, workspace)
-        with look(store, place, finder, cache_path=cache_path(home, workspace)) as now:
+        with look(store, place, finder, cache_path=cache_path(home, workspace.uid)) as now:
             return has_changes(base, now)

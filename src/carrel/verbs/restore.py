@@ -145,7 +145,7 @@ def finish(home: Home, workspace: Workspace) -> Restored:
                 stack_finder(home, workspace),
                 paths=step["paths"] or None,
                 back_to=find_root(home, workspace, step["before"]),
-                cache_path=cache_path(home, workspace),
+                cache_path=cache_path(home, workspace.uid),
             )
         except CarrelError as error:
             if not isinstance(error.__cause__, CarrelError):  # it is as it was; else whoever comes next tries again

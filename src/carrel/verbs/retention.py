@@ -18,7 +18,7 @@ from carrel.model.value import Value
 from carrel.model.workspace import Workspace
 from carrel.verbs.apply import jobs_path, kept_roots
 from carrel.verbs.snapshot import of_workspace
-from carrel.verbs.state import find_stack, open_store, stacks_path
+from carrel.verbs.state import cache_path, find_stack, open_store, stacks_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def drop(home: Home, leaving: Leaving) -> None:
                 os.unlink(f"{jobs_path(home)}/{operation_id}{suffix}")
     for uid in leaving.uids:
         with suppress(FileNotFoundError):
-            os.unlink(f"{home.path}/snapshots/caches/{uid}")
+            os.unlink(cache_path(home, uid))
 
 
 class _BeingMade(Exception):

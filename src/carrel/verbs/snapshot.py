@@ -47,7 +47,7 @@ def keep(
             store,
             place,
             stack_finder(home, current),
-            cache_path=cache_path(home, workspace),
+            cache_path=cache_path(home, workspace.uid),
             previous=current.last_root,
             live=is_live(home, workspace) if live is None else live,
         )

@@ -65,9 +65,9 @@ def record_end(home: Home, store: Store, task: str, fact: Value) -> None:
         home.record(task, fact)
 
 
-def cache_path(home: Home, workspace: Workspace) -> str:
+def cache_path(home: Home, uid: str) -> str:
     """Where the stat cache of a workspace is, which spares reading what has not changed."""
-    return f"{home.path}/snapshots/caches/{workspace.uid}"
+    return f"{home.path}/snapshots/caches/{uid}"
 
 
 def place_of_state(home: Home, workspace: Workspace) -> Place:
@@ -172,4 +172,4 @@ def base_of(home: Home, filled: Filled, place: FilledPlace, uid: str) -> str:
     from carrel.snapshots.take import take
 
     with open_store(home) as store:
-        return take(store, state).root
+        return take(store, state, cache_path=cache_path(home, uid)).root

@@ -121,7 +121,7 @@ edit = st.one_of(
     st.builds(lambda p, t: lambda work: link(work, p, t), paths, names),
     st.builds(lambda p, m: lambda work: make_folder(work, p, m), paths, modes),
     st.builds(lambda p: lambda work: remove(work, p), paths),
-    st.builds(lambda p, w: lambda work: touch(work, p, w), paths, st.integers(0, 2**61)),
+    st.builds(lambda p, w: lambda work: touch(work, p, w), paths, st.integers(-(2**66), 2**66)),
     st.builds(lambda p: lambda work: rewrite_in_place(work, p), paths),
 )
 # Which names of a layer below lead to one file is not in a snapshot of what lies on it.

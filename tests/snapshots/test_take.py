@@ -194,6 +194,26 @@ def test_a_hostile_repository_runs_nothing_hides_nothing_and_comes_back(any_desk
     assert not canary.exists()
 
 
+@pytest.mark.parametrize("seconds", [13_569_465_600, 99_999_999_999, -99_999_999_999])
+def test_a_time_that_64_bits_of_nanoseconds_do_not_hold_is_kept(in_memory: Path, seconds: int) -> None:
+    """`touch -d 2400-01-01` must not be a way to have no snapshots."""
+    desk = Desk(in_memory)
+    when = seconds * 1_000_000_000 + 7
+    desk.write("d/f", "text")
+    (desk.work / "link").symlink_to("d")
+    for name in ("d/f", "d", "link"):
+        os.utime(desk.work / name, ns=(when, when), follow_symlinks=False)
+    before = describe(desk.work)
+    assert before["d"][2] == when
+    root = desk.take().root
+    time.sleep(0.03)
+    assert desk.take().root == root
+    subprocess.run(["rm", "-rf", str(desk.work / "d"), str(desk.work / "link")], check=True)
+    desk.restore(root)
+    assert describe(desk.work) == before
+    desk.close()
+
+
 # -- cost and truth of the stat cache ----------------------------------------------------------------------------------
 
 

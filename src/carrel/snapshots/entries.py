@@ -36,10 +36,12 @@ _XATTRS = 16
 _OVER = 32  # dir: lies on a stack
 _WAS = 64  # file, whiteout: the layer below had this content when it was first seen
 _TWIN = 128  # file: another name of one that was seen before
+_FAR = 0x8000  # in the mode: a time before 1678 or after 2262; what is in its place then is the part below a second
 
 _HEAD = Struct("!cBHqQ32sH")  # kind, flags, mode, mtime, size, digest, length of the name
 _SHORT = Struct("!H")
 _LONG = Struct("!I")
+_SECONDS = Struct("!q")
 NO_DIGEST = bytes(32)
 
 Xattrs = tuple[tuple[bytes, bytes], ...]
@@ -145,7 +147,12 @@ def encode_entry(name: str, entry: Entry) -> bytes:
         bits |= _TWIN
         twin = os.fsencode(entry.twin)
         tail += _LONG.pack(len(twin)) + twin
-    head = _HEAD.pack(entry.kind.encode(), bits, entry.mode, entry.mtime_ns, entry.size, entry.digest, len(raw))
+    mode, mtime_ns = entry.mode, entry.mtime_ns
+    if not -(1 << 63) <= mtime_ns < 1 << 63:
+        seconds, mtime_ns = divmod(mtime_ns, 1_000_000_000)
+        mode |= _FAR
+        tail += _SECONDS.pack(seconds)
+    head = _HEAD.pack(entry.kind.encode(), bits, mode, mtime_ns, entry.size, entry.digest, len(raw))
     return head + raw + tail
 
 
@@ -194,6 +201,11 @@ def decode_tree(data: bytes) -> dict[str, Entry]:
             (length,) = _LONG.unpack_from(data, at)
             entry.twin = decode(data[at + 4 : at + 4 + length])
             at += 4 + length
+        if mode & _FAR:
+            (seconds,) = _SECONDS.unpack_from(data, at)
+            entry.mode ^= _FAR
+            entry.mtime_ns += seconds * 1_000_000_000
+            at += 8
     return entries
 
 

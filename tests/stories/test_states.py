@@ -49,7 +49,7 @@ def desk(workspaces: Local, origin: Path) -> Workspace:
     made = workspaces.create(f"overlay:{origin}", id="fix/a1")
     workspaces.write_file(made.id, "work/README.md", "one\nTWO\nthree\n")
     workspaces.write_file(made.id, "work/new.txt", "new\n")
-    workspaces.delete_file(made.id, "work/src/app.py")
+    workspaces.delete_file(made.id, "work/src/app.py", keep=False)
     return made
 
 

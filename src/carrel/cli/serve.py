@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from carrel.cli.door import Door
-    from carrel.local import Local
     from carrel.server.app import App
     from carrel.settings import Settings
 
@@ -55,7 +54,7 @@ def _serve(door: Door, args: argparse.Namespace) -> None:
     def extend(app: App) -> None:
         _mount_mcp(app)
         if mount is not None:
-            mount(app, door.workspaces, settings)
+            mount(app)
 
     def ready(app: App, url: str) -> None:
         found = {"url": url, "token_path": token_path, "pid": os.getpid()}
@@ -79,7 +78,7 @@ def _mount_mcp(app: App) -> None:
     mount(app)
 
 
-def _page() -> Callable[[App, Local, Settings], object] | None:
+def _page() -> Callable[[App], object] | None:
     """The page, if what it needs is installed; without it the server serves programs only, and says so."""
     try:
         from carrel.page.site import mount

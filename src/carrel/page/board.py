@@ -62,6 +62,7 @@ class Board:
         self.approval_mark = 0  # the position of the last event about one
         self.race_mark = 0  # the position of the last event about a race
         self.marks: dict[str, int] = {}  # workspace: the position of the last event that its page shows
+        self.story_marks: dict[str, int] = {}  # the same, of events that are more than a changed file
 
     def start(self) -> None:
         """Begin to follow."""
@@ -146,6 +147,8 @@ class Board:
             if workspace_id and event.event_type not in _QUIET:
                 self._dirty.add(workspace_id)
                 self.marks[workspace_id] = event.position
+                if not event.event_type.startswith("file_"):
+                    self.story_marks[workspace_id] = event.position
             run_id = event.event_data.get("run_id")
             if isinstance(run_id, str):
                 self._runs.pop(run_id, None)
@@ -227,6 +230,8 @@ class Board:
                 self._put({"uid": row["uid"], "doing": printable(now.line)[:200]})
                 with self._lock:  # whoever prints may have changed something too, which no event says
                     self._due.setdefault(run.workspace_id, self._rested.get(run.workspace_id, 0.0))
+        for run_id in self._glances.keys() - self._runs.keys():  # ended while we looked
+            self._glances.pop(run_id, None)
 
     # -- measuring -----------------------------------------------------------------------------------------------------
 
@@ -297,7 +302,7 @@ class Board:
             while len(self.gone) > _MOST_GONE:
                 del self.gone[next(iter(self.gone))]
             self._uids.pop(row["id"], None)
-            for noted in (self._due, self._rested, self.marks):
+            for noted in (self._due, self._rested, self.marks, self.story_marks):
                 noted.pop(row["id"], None)
             members = self._tasks[row["task"]]
             members.discard(uid)

@@ -12,6 +12,7 @@ from carrel.errors import CarrelError
 from carrel.page import actions, changes, files, runs, timeline, walls
 from carrel.page.frame import frame
 from carrel.page.site import compare_url
+from carrel.page.story import Story
 
 if TYPE_CHECKING:
     from carrel.page.site import Site
@@ -36,6 +37,7 @@ class Desk:
         self.first_run = first_run  # whose output is shown first, if not the last one's
         self.id = workspace_id
         self.verbs = site.workspaces
+        self.story = Story(workspace_id, self.verbs, site.board)
         self._renewers: dict[str, Callable[[], Awaitable[None]]] = {}
         self._waiting: dict[str, Callable[[], Awaitable[None]]] = {}
         self._tab = ""

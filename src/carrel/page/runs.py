@@ -65,17 +65,22 @@ class _Runs:
     async def _first(self) -> None:
         with self.title.parent_slot.parent:  # type: ignore[union-attr]
             ui.timer(_READ_SECONDS, self._read)
-        runs = await attempt(self.desk.verbs.runs, self.desk.id)
+        story = await attempt(self.desk.story.renew)
+        runs = list(story.runs.values()) if story else []
         if runs:
             await self._choose(next((each for each in runs if each.id == self.desk.first_run), runs[-1]))
         else:
             await self._renew()
 
     async def _renew(self) -> None:
-        runs = await attempt(self.desk.verbs.runs, self.desk.id) or ()
-        newest = list(reversed(runs))[:_MOST_RUNS]
-        current = next((each for each in runs if each.id == self.chosen), None)
-        self.stop.set_visibility(current is not None and current.is_active)
+        story = await attempt(self.desk.story.renew)
+        if story is None:
+            return
+        runs = story.runs
+        newest = list(reversed(runs.values()))[:_MOST_RUNS]
+        current = runs.get(self.chosen)
+        if current is not None:
+            self.stop.set_visibility(current.is_active)
         shown = [self.chosen, *(f"{each.id} {each.state}" for each in newest)]
         if shown == self.shown:
             return

@@ -13,17 +13,27 @@ from carrel.page.board import Board
 if TYPE_CHECKING:
     from carrel.local import Local
     from carrel.server.app import App
+    from carrel.server.front import Front
     from carrel.settings import Settings
 
 
 class Site:
     """What every part of the page works with."""
 
-    def __init__(self, workspaces: Local, settings: Settings, access: Access) -> None:
-        self.workspaces = workspaces.acting_as("owner")  # whoever has the page's cookie is the owner
-        self.settings = settings
+    def __init__(self, front: Front, access: Access) -> None:
+        self._front = front
         self.access = access
-        self.board = Board(workspaces)
+        self.board = Board(front.workspaces)
+
+    @property
+    def workspaces(self) -> Local:
+        """The verbs under the settings that hold now. Whoever has the page's cookie is the owner."""
+        return self._front.workspaces.acting_as("owner")
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that hold now."""
+        return self._front.settings
 
 
 def desk_url(workspace_id: str, **query: str) -> str:
@@ -38,9 +48,9 @@ def compare_url(task: str) -> str:
     return f"/compare/{quote(task, safe='')}"
 
 
-def mount(app: App, workspaces: Local, settings: Settings) -> Site:
+def mount(app: App) -> Site:
     """Add the page to the server's application, behind its own doorkeeper."""
-    access = Access(workspaces.owner_token())
+    access = Access(app.front.workspaces.owner_token())
     app.has_sockets = True
     app.state.access = access
     app.include_router(links.router)
@@ -51,7 +61,7 @@ def mount(app: App, workspaces: Local, settings: Settings) -> Site:
 
     from carrel.page import compare, desk, inbox, machine, overview
 
-    site = Site(workspaces, settings, access)
+    site = Site(app.front, access)
     pages.on_startup(site.board.start)
     pages.on_shutdown(site.board.stop)
     options: dict[str, Any] = {"response_timeout": 20}

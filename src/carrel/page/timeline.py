@@ -17,8 +17,11 @@ from carrel.page.text import LABEL, clock, span
 
 if TYPE_CHECKING:
     from carrel.page.desk import Desk
+    from carrel.page.story import Story
 
-_MOST_ENTRIES = 150
+_MOST_ENTRIES = 150  # in the list
+_MOST_DRAWN = 500  # in the chart
+_DRAW_SECONDS = 5  # between two looks at how long something is going on
 LANES = ("Runs", "States", "Given back", "Approvals")
 _BAR = """(params, api) => {
     const a = api.coord([api.value(0), api.value(2)]), b = api.coord([api.value(1), api.value(2)]);
@@ -29,9 +32,10 @@ _BAR = """(params, api) => {
 class Entry(Value):
     """One thing that happened."""
 
+    key: str  # which one it is
     lane: int
     at: float
-    until: float
+    until: float | None  # None: it goes on
     title: str
     state: str = ""  # the kept state that one can go back to
     good: bool = True
@@ -40,54 +44,79 @@ class Entry(Value):
 
 def show(desk: Desk) -> None:
     """The timeline of a desk."""
-    chart = ui.echart({"xAxis": {}, "yAxis": {}, "series": []}).classes("panel w-full h-48")
-    listed = ui.column().classes("w-full gap-1 mt-2")
-    shown: list[Entry] = []
+    _Timeline(desk)
 
-    async def renew() -> None:
-        found = await attempt(_gather, desk)
-        if found is None or found == shown:
+
+class _Timeline:
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.drawn_at = 0.0
+        self.entries: list[Entry] = []
+        self.lines: dict[Entry, ui.row] = {}
+        self.chart = ui.echart({"xAxis": {}, "yAxis": {}, "series": []}).classes("panel w-full h-48")
+        self.listed = ui.column().classes("w-full gap-1 mt-2")
+        self.more = ui.label("").classes("dim mt-1")
+        desk.on_open("Timeline", self._renew)
+
+    async def _renew(self) -> None:
+        story = await attempt(self.desk.story.renew)
+        if story is None:
             return
-        shown[:] = found
-        chart.options.clear()
-        chart.options.update(_drawn(found))
-        chart.update()
-        listed.clear()
-        with listed:
-            for entry in found[::-1][:_MOST_ENTRIES]:
-                _line(desk, entry)
+        found = _entries(story)
+        if found != self.entries:
+            self.entries = found
+            self._list()
+            self._draw()
+        elif time.time() - self.drawn_at > _DRAW_SECONDS and any(entry.until is None for entry in found):
+            self._draw()
 
-    desk.on_open("Timeline", renew)
+    def _draw(self) -> None:
+        self.drawn_at = time.time()
+        self.chart.options.clear()
+        self.chart.options.update(_drawn(self.entries))
+        self.chart.update()
+
+    def _list(self) -> None:
+        """The newest first. What is there already stays: who reads or is about to press a button is not disturbed."""
+        wanted = self.entries[::-1][:_MOST_ENTRIES]
+        for entry in self.lines.keys() - set(wanted):
+            self.lines.pop(entry).delete()
+        for place, entry in enumerate(wanted):
+            if entry not in self.lines:
+                with self.listed:
+                    self.lines[entry] = _line(self.desk, entry)
+                self.lines[entry].move(target_index=place)
+        self.more.set_text("Older ones are left out here." if len(self.entries) > len(wanted) else "")
 
 
-def _gather(desk: Desk) -> list[Entry]:
-    verbs, now = desk.verbs, time.time()
+def _entries(story: Story) -> list[Entry]:
     found = []
-    for run in verbs.runs(desk.id):
+    for run in story.runs.values():
         began = seconds(run.created_at)
-        ended = seconds(run.finished_at) if run.finished_at else now
-        text = f"{run.state}: {printable(' '.join(run.command))[:120]} ({span(ended - began)})"
-        good, url = run.state in ("completed", "running"), desk_url(desk.id, tab="Runs", run=run.id)
-        found.append(Entry(lane=0, at=began, until=ended, title=text, good=good, url=url))
-    for kept in verbs.snapshots(desk.id):
+        ended = seconds(run.finished_at) if run.finished_at else None
+        took = f" ({span(ended - began)})" if ended else ""
+        text = f"{run.state}: {printable(' '.join(run.command))[:120]}{took}"
+        good, url = run.state in ("completed", "running"), desk_url(story.id, tab="Runs", run=run.id)
+        found.append(Entry(key=run.id, lane=0, at=began, until=ended, title=text, good=good, url=url))
+    for kept in story.snapshots:
         text = f"{kept.cause.replace('_', ' ')}{': ' + printable(kept.label) if kept.label else ''}"
-        found.append(Entry(lane=1, at=kept.taken_at, until=kept.taken_at, title=text, state=kept.id))
-    for done in verbs.operations():
-        if desk.id in done.workspaces:
-            at = seconds(done.at)
-            found.append(Entry(lane=2, at=at, until=at, title=done.kind + (" (taken back)" if done.undone_by else "")))
-    for asked in verbs.approvals(desk.id, all=True):
+        found.append(Entry(key=kept.id, lane=1, at=kept.taken_at, until=kept.taken_at, title=text, state=kept.id))
+    for done in story.operations:
+        at, text = seconds(done.at), done.kind + (" (taken back)" if done.undone_by else "")
+        found.append(Entry(key=done.operation_id, lane=2, at=at, until=at, title=text))
+    for asked in story.approvals.values():
         at = seconds(asked.requested_at)
         text = f"{asked.state}: {asked.operation} {printable(asked.path)}"
         good, url = asked.state in ("open", "granted", "used"), "/approvals" if asked.state == "open" else ""
-        found.append(Entry(lane=3, at=at, until=at, title=text, good=good, url=url))
-    return sorted(found, key=lambda entry: entry.at)
+        found.append(Entry(key=asked.id, lane=3, at=at, until=at, title=text, good=good, url=url))
+    return sorted(found, key=lambda entry: entry.at)[-_MOST_DRAWN:]
 
 
 def _drawn(entries: list[Entry]) -> dict[str, Any]:
+    now = time.time()
     bars = [
         {
-            "value": [entry.at * 1000, entry.until * 1000, entry.lane],
+            "value": [entry.at * 1000, (entry.until or now) * 1000, entry.lane],
             "itemStyle": {"color": "#0f7f7a" if entry.good else "#a40e26"},
             "name": entry.title,
         }
@@ -108,8 +137,8 @@ def _drawn(entries: list[Entry]) -> dict[str, Any]:
     }
 
 
-def _line(desk: Desk, entry: Entry) -> None:
-    with ui.row().classes("w-full items-center gap-x-3 gap-y-0 lg:flex-nowrap"):
+def _line(desk: Desk, entry: Entry) -> ui.row:
+    with ui.row().classes("w-full items-center gap-x-3 gap-y-0 lg:flex-nowrap") as line:
         ui.label(clock(entry.at)).classes("dim mono lg:w-36 shrink-0")
         ui.label(LANES[entry.lane]).classes("lg:w-24 shrink-0")
         ui.label(entry.title).classes("break-all w-full lg:w-auto lg:grow")
@@ -120,3 +149,4 @@ def _line(desk: Desk, entry: Entry) -> None:
             ui.button("Restore", on_click=lasting(lambda: actions.restore(desk, name))).props("flat dense no-caps")
             fork = None if name == "base" else name
             ui.button("Fork", on_click=lasting(lambda: actions.fork(desk, fork or "base"))).props("flat dense no-caps")
+    return line

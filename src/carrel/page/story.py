@@ -1,0 +1,90 @@
+"""What happened to a desk: read once when a tab is opened, then kept up to date with what the log adds.
+
+A desk that was worked at for weeks has thousands of runs; to read all of them again whenever one more line is printed
+would cost more each hour. So only what an event names is looked up again, and only the newest of each kind are kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from carrel.local import Local
+    from carrel.model.approval import Approval
+    from carrel.model.event import Event
+    from carrel.model.operation import Operation
+    from carrel.model.run import Run
+    from carrel.model.snapshot import Snapshot
+    from carrel.page.board import Board
+
+MOST = 500  # of each kind
+T = TypeVar("T")
+
+
+class Story:
+    """The newest runs, states, operations and approvals of one workspace, the oldest of them first."""
+
+    def __init__(self, workspace_id: str, verbs: Local, board: Board) -> None:
+        self.id = workspace_id
+        self._verbs = verbs
+        self._board = board
+        self._lock = threading.Lock()
+        self._mark = -1  # of the last event that is known here
+        self._position = -1  # up to here the log was read
+        self.runs: dict[str, Run] = {}
+        self.approvals: dict[str, Approval] = {}
+        self.snapshots: list[Snapshot] = []
+        self.operations: list[Operation] = []
+
+    def renew(self) -> Story:
+        """Learn what is new; costs next to nothing when it is nothing."""
+        with self._lock:
+            mark = self._board.story_marks.get(self.id, 0)
+            if mark != self._mark:
+                head = self._verbs.last_position()  # asked first: what comes while we read is read again
+                if self._position < 0:
+                    self._read_all()
+                else:
+                    self._read_on()
+                self._mark, self._position = mark, head
+        return self
+
+    def _read_all(self) -> None:
+        verbs = self._verbs
+        self.runs = {each.id: each for each in _newest(verbs.runs(self.id))}
+        self.approvals = {each.id: each for each in _newest(verbs.approvals(self.id, all=True))}
+        self._read_states()
+
+    def _read_states(self) -> None:
+        self.snapshots = _newest(self._verbs.snapshots(self.id))
+        done = [each for each in self._verbs.operations() if self.id in each.workspaces]
+        self.operations = _newest(reversed(done))
+
+    def _read_on(self) -> None:
+        events = self._verbs.events(after=self._position, task=self.id.partition("/")[0])
+        own = [event for event in events if event.event_data.get("workspace_id") == self.id]
+        for event in own:
+            self._look_up(event)
+        if any(not event.event_type.startswith(("file_", "run_", "approval_")) for event in own):
+            self._read_states()
+
+    def _look_up(self, event: Event) -> None:
+        run_id, approval_id = (str(event.event_data.get(key) or "") for key in ("run_id", "approval_id"))
+        if event.event_type.startswith("run_") and run_id:
+            self.runs[run_id] = self._verbs.get_run(run_id)
+            _forget_oldest(self.runs)
+        elif event.event_type.startswith("approval_") and approval_id:
+            self.approvals[approval_id] = self._verbs.get_approval(approval_id)
+            _forget_oldest(self.approvals)
+
+
+def _newest(found: Iterable[T]) -> list[T]:
+    return list(found)[-MOST:]
+
+
+def _forget_oldest(kept: dict[str, T]) -> None:
+    while len(kept) > MOST:
+        del kept[next(iter(kept))]

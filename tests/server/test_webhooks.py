@@ -28,6 +28,7 @@ class Receiver(ThreadingHTTPServer):
         self.taken: list[dict[str, Any]] = []
         self.refuse = 0
         self.asked = 0
+        self.paths: list[str] = []
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -39,6 +40,7 @@ class _Handler(BaseHTTPRequestHandler):
         good = hmac.new(b"secret", f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()
         assert self.headers["X-Carrel-Signature"] == f"sha256={good}"
         self.server.asked += 1
+        self.server.paths.append(self.path)
         if self.server.refuse:
             self.server.refuse -= 1
             self.send_response(503)
@@ -111,6 +113,34 @@ def test_what_happens_while_the_server_is_down_is_told_when_it_is_back(
     workspaces.create(id="b", lazy=True)
     with Background(workspaces, hooked):
         assert _wait(receiver, 2) == ["a", "b"]
+
+
+def test_settings_that_are_read_anew_change_who_is_told_and_leave_nothing_out(
+    workspaces: Local, hooked: Settings, settings: Settings, receiver: Receiver
+) -> None:
+    """A new webhook begins, one that changed goes on from where it was, one that is gone is told nothing more."""
+    with Background(workspaces, settings) as server:
+        front = server.app.front
+        workspaces.create(id="before", lazy=True)
+        front.use_settings(hooked)
+        while workspaces.find_cursor("mine") is None:
+            time.sleep(0.01)
+        receiver.refuse = 1_000_000  # what is under way to the old address never gets there
+        workspaces.create(id="a", lazy=True)
+        while not receiver.asked:
+            time.sleep(0.01)
+        moved = hooked.webhooks["mine"].replace(url=hooked.webhooks["mine"].url.replace("/hook", "/moved"))
+        front.use_settings(hooked.replace(webhooks={"mine": moved}))
+        workspaces.create(id="b", lazy=True)
+        receiver.refuse = 0
+        assert _wait(receiver, 2) == ["a", "b"]
+        assert receiver.paths[-2:] == ["/moved?x=1"] * 2
+        front.use_settings(settings)
+        workspaces.create(id="c", lazy=True)
+        front.use_settings(hooked)
+        workspaces.create(id="d", lazy=True)
+        assert _wait(receiver, 4) == ["a", "b", "c", "d"], "by its cursor, what it missed meanwhile"
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("webhook-")] == []
 
 
 def test_settings_name_webhooks_and_a_project_may_not(tmp_path: Any) -> None:

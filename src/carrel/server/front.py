@@ -55,7 +55,7 @@ class Front:
         self.hub.start()
         for call in self.workspaces.left_calls():  # accepted by a server that died
             self.workspaces.start_call(call.call_id)
-        self.webhooks.start()
+        self.webhooks.use(self.settings.webhooks)
         self._keeper.start()
 
     def _keep_house(self) -> None:
@@ -77,6 +77,7 @@ class Front:
     def stop(self) -> None:
         """End every stream."""
         self.stopping.set()
+        self.webhooks.end()
         self.hub.wake()
         self.tails.wake()
 
@@ -95,6 +96,8 @@ class Front:
         self.workspaces = self.workspaces.with_settings(settings)
         self.settings = settings
         self._hidden = _host_paths(self.workspaces)
+        if not self.stopping.is_set():
+            self.webhooks.use(settings.webhooks)
 
 
 def _host_paths(workspaces: Local) -> tuple[tuple[str, str], ...]:

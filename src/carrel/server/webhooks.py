@@ -2,7 +2,8 @@
 
 For each webhook a thread follows the log from where it left off, which is kept in the home: what happened while the
 server was down is told when it is back. A receiver that does not answer with success is asked again, ever more
-slowly, and everything behind it waits: so events arrive at least once, and in the order of the log.
+slowly, and everything behind it waits: so events arrive at least once, and in the order of the log. Settings that are
+read anew change who is told and how, and nothing is left out or overtaken by that.
 
     X-Carrel-Timestamp: 1794787908
     X-Carrel-Signature: sha256=HEX      HMAC-SHA256 under the secret, of "TIMESTAMP.BODY"
@@ -23,6 +24,8 @@ from carrel.server.journal import note
 from carrel.server.wire import encode
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from carrel.model.event import Event
     from carrel.server.front import Front
     from carrel.settings import Webhook
@@ -32,49 +35,82 @@ TIMEOUT_SECONDS = 15.0
 
 
 class Webhooks:
-    """The threads that tell."""
+    """The threads that tell, one for each webhook that the settings name."""
 
     def __init__(self, front: Front) -> None:
         self._front = front
-        self._threads: list[threading.Thread] = []
+        self._tellers: dict[str, _Teller] = {}
+        self._ending: list[_Teller] = []
 
-    def start(self) -> None:
-        """Begin with those that the settings name."""
-        for name, hook in self._front.settings.webhooks.items():
-            thread = threading.Thread(target=self._tell, args=(name, hook), name=f"webhook-{name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+    def use(self, hooks: Mapping[str, Webhook]) -> None:
+        """Tell those from now on. One that stays as it is goes on undisturbed; one that changed goes on from where it
+        was, once what is under way to its old address has ended."""
+        self._ending = [each for each in self._ending if each.is_alive()]
+        for name in [*self._tellers]:
+            if hooks.get(name) != self._tellers[name].hook:
+                self._tellers[name].end()
+                self._ending.append(self._tellers.pop(name))
+        for name, hook in hooks.items():
+            if name not in self._tellers:
+                before = [each for each in self._ending if each.hook_name == name]
+                self._tellers[name] = _Teller(self._front, name, hook, before)
+                self._tellers[name].start()
+
+    def end(self) -> None:
+        """Let all of them end."""
+        for teller in self._tellers.values():
+            teller.end()
 
     def join(self) -> None:
         """Return when nobody reads the log any more; one that waits for an answer will not read it again."""
-        for thread in self._threads:
-            thread.join(1.0)
+        for teller in (*self._ending, *self._tellers.values()):
+            teller.join(1.0)
 
-    def _tell(self, name: str, hook: Webhook) -> None:
-        front, is_over = self._front, self._front.stopping.is_set
-        while not is_over():
+
+class _Teller(threading.Thread):
+    """Tells one webhook, from where it left off, after those that told it under other settings."""
+
+    def __init__(self, front: Front, name: str, hook: Webhook, before: Sequence[_Teller]) -> None:
+        super().__init__(name=f"webhook-{name}", daemon=True)
+        self.hook_name, self.hook = name, hook
+        self._front, self._before = front, before
+        self._over = threading.Event()
+
+    def end(self) -> None:
+        """Stop at the next event, and stop waiting."""
+        self._over.set()
+
+    def run(self) -> None:
+        for each in self._before:
+            each.join()
+        self._before = ()
+        while not self._over.is_set():
             try:
-                position = front.workspaces.find_cursor(name)
-                if position is None:  # a new one begins with the present
-                    position = front.workspaces.last_position()
-                    front.workspaces.keep_cursor(name, position)
-                for event in front.workspaces.follow(after=position, types=hook.events, until=is_over):
-                    if not self._deliver(name, hook, event):
-                        return
-                    front.workspaces.keep_cursor(name, event.position)
+                self._tell()
             except CarrelError as error:
-                note("webhook", name=name, message=error.message)
-                front.stopping.wait(1.0)
+                note("webhook", name=self.hook_name, message=error.message)
+                self._over.wait(1.0)
 
-    def _deliver(self, name: str, hook: Webhook, event: Event) -> bool:
-        """Send one event until it is taken; False at the end of the server."""
+    def _tell(self) -> None:
+        verbs, name = self._front.workspaces, self.hook_name
+        position = verbs.find_cursor(name)
+        if position is None:  # a new one begins with the present
+            position = verbs.last_position()
+            verbs.keep_cursor(name, position)
+        for event in verbs.follow(after=position, types=self.hook.events, until=self._over.is_set):
+            if not self._deliver(event):
+                return
+            verbs.keep_cursor(name, event.position)
+
+    def _deliver(self, event: Event) -> bool:
+        """Send one event until it is taken; False at the end."""
         pause = FIRST_PAUSE
-        while not self._front.stopping.is_set():
-            problem = send(hook.url, hook.secret, encode(event), event.position)
+        while not self._over.is_set():
+            problem = send(self.hook.url, self.hook.secret, encode(event), event.position)
             if problem is None:
                 return True
-            note("webhook", name=name, position=event.position, message=problem, again_in_seconds=pause)
-            self._front.stopping.wait(pause)
+            note("webhook", name=self.hook_name, position=event.position, message=problem, again_in_seconds=pause)
+            self._over.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
         return False
 

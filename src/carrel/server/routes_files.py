@@ -78,7 +78,7 @@ def read_file(
     opened = verbs.open_file(id, path)
     is_sent = False
     try:
-        tag = f'"{opened.digest}"' if opened.digest else None
+        tag = f'"{opened.tag}"' if opened.tag else None
         headers = {"accept-ranges": "bytes", **_saved_as(path), **({"etag": tag} if tag else {})}
         if if_none_match is not None and tag is not None and tag in _tags(if_none_match):
             return Response(status_code=304, headers=headers)
@@ -145,7 +145,7 @@ async def write_file(
 
     upload = _Upload(request)
     written = await run_in_threadpool(write)
-    return answer(written, 200, {"etag": f'"{written.digest}"'})
+    return answer(written, 200, {"etag": f'"{written.tag}"'} if written.tag else None)
 
 
 @router.delete(FILE, response_model=Gone, responses=failing(404, 409, 412))
@@ -264,10 +264,10 @@ def _with_first(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _digest(if_match: str | None) -> str | None:
-    """The digest in an If-Match header."""
+    """The digest in an If-Match header, or what stands for it with a large file."""
     if if_match is None:
         return None
-    if not re.fullmatch(r'"[0-9a-f]{64}"', if_match.strip()):
+    if not re.fullmatch(r'"(?:[0-9a-f]{64}|stat-[0-9a-f]{32})"', if_match.strip()):
         raise FileChanged("If-Match is no ETag of this file", hint="one that was given with the file, in its quotes")
     return if_match.strip().strip('"')
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from carrel.errors import Invalid
 from carrel.model.digest import sha256
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 MAX_READ_BYTES = 64 << 20
 MAX_DIGEST_BYTES = 64 << 20  # a larger file has no digest in an answer: a sparse terabyte costs its maker nothing
+MARK = "stat-"  # begins what stands for the digest of a larger file
+GRAIN_NS = 50_000_000  # several ticks of the clock by which the kernel dates changes
 
 _FIRST_READ = 64 << 10  # one system call for nearly every source file
 _CHUNK = 1 << 20
@@ -176,3 +179,30 @@ def hasher(size: int | None) -> Any:
     from hashlib import sha256 as fast
 
     return fast()
+
+
+# -- what tells one content of a large file from another ---------------------------------------------------------------
+
+
+def mark_of(found: os.stat_result) -> str:
+    """A text for a file that is too large to be read for it, which is another one after every change.
+
+    It goes by the inode, the size and the times; the time of the last change to an inode is the kernel's to set."""
+    said = f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
+    return MARK + str(sha256(said.encode()).hexdigest())[:32]
+
+
+def find_mark(fd: int) -> str | None:
+    """The mark of an open file; None while it is being changed.
+
+    Two changes within one tick of the kernel's clock have the same time. So a mark is given only when that tick is
+    over, for which we wait; where times are whole seconds, nobody has a mark for a moment."""
+    for _ in range(3):
+        found = os.fstat(fd)
+        age = time.time_ns() - found.st_ctime_ns
+        if found.st_ctime_ns % 1_000_000_000 == 0:
+            return mark_of(found) if age > 2_000_000_000 else None
+        if age >= GRAIN_NS:
+            return mark_of(found)
+        time.sleep(GRAIN_NS / 1e9)
+    return None

@@ -17,7 +17,7 @@ from carrel.system.entry import Held
 from carrel.system.folders import give, make_missing, unmake
 from carrel.system.openat2 import MAX_LINKS
 from carrel.system.paths import HANDLE, MAX_PATH_BYTES, Root, rename_no_replace, reopen
-from carrel.system.reading import MAX_DIGEST_BYTES, chunks_of, digest_of, hasher
+from carrel.system.reading import MAX_DIGEST_BYTES, chunks_of, digest_of, find_mark, hasher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Written(Value):
     digest: str
     size_before: int | None = None  # None: there was no file
     digest_before: str | None = None  # None also when the old file was too large or not readable
+    tag: str = ""  # what tells this content from what the file becomes: the digest, or a mark of a large file
 
 
 def write(
@@ -146,6 +147,7 @@ class _Change:
                     take_after(fd, old.found, folder)
                     if self._sync:
                         os.fsync(fd)
+                    inode = os.fstat(fd).st_ino
                 finally:
                     os.close(fd)
                 if self._ready:
@@ -163,7 +165,7 @@ class _Change:
             old.close()
         if self._sync:
             _sync_folder(folder)
-        return written
+        return written if written.tag else written.replace(tag=_mark(folder, name, inode))
 
     def _fill(self, fd: int, data: Data, old: _Old) -> Written:
         sink = _Sink(fd, self._max_bytes, len(data) if isinstance(data, bytes) and not self._append else None)
@@ -177,7 +179,13 @@ class _Change:
         if sink.is_over:
             raise self._over()
         size_before = None if old.found is None else old.size
-        return Written(size=sink.size, digest=sink.digest, size_before=size_before, digest_before=digest_before)
+        return Written(
+            size=sink.size,
+            digest=sink.digest,
+            size_before=size_before,
+            digest_before=digest_before,
+            tag=sink.digest if sink.size <= MAX_DIGEST_BYTES else "",
+        )
 
     def _over(self) -> QuotaExceeded:
         return self._root.over(self._raw, "max_bytes", self._max_bytes, "bytes to write")
@@ -223,6 +231,18 @@ def _beside(raw: bytes, target: bytes) -> bytes:
     if len(joined) > MAX_PATH_BYTES:
         raise OSError(ELOOP, os.strerror(ELOOP))
     return joined
+
+
+def _mark(folder: int, name: bytes, inode: int) -> str:
+    """The mark of the file that was just written; "" if another one has its name already."""
+    try:
+        handle = os.open(name, HANDLE, dir_fd=folder)
+    except OSError:
+        return ""
+    try:
+        return (find_mark(handle) or "") if os.fstat(handle).st_ino == inode else ""
+    finally:
+        os.close(handle)
 
 
 class _Old:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from carrel.errors import CarrelError
 from carrel.model.event import FileRead
 from carrel.system import files
-from carrel.system.reading import MAX_DIGEST_BYTES, digest_of
+from carrel.system.reading import MAX_DIGEST_BYTES, digest_of, find_mark
 from carrel.verbs.files import judging_read, locate, readable_below
 from carrel.verbs.permit import judged
 
@@ -34,6 +34,8 @@ class Download:
         self.size = reader.size
         # A larger one has none: a sparse terabyte costs its maker nothing and us an hour.
         self.digest = digest_of(reader.fd, reader.size) if reader.size <= MAX_DIGEST_BYTES else None
+        # What `if_digest` takes: a large one is told from what it becomes by its inode and times.
+        self.tag = self.digest or find_mark(reader.fd)
 
     def __enter__(self) -> Self:
         return self

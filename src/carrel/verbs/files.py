@@ -16,6 +16,7 @@ from carrel.model.event import DirectoryMade, FileChangeFailed, FileDeleted, Fil
 from carrel.system import files, search, walk
 from carrel.system.entry import Held, OpenFile
 from carrel.system.paths import Root
+from carrel.system.reading import MARK, mark_of
 from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.destroy import attach, filled_in
@@ -154,7 +155,8 @@ def write_file(
 ) -> Written:
     """Make the content that of a file, or add it at the end: all of it, or nothing changes.
 
-    With `if_digest` only a file that has this SHA-256 now: nobody's work in between is lost. It is FileChanged else.
+    With `if_digest` only a file that has this SHA-256 now, or this `tag` if it is a large one: nobody's work in
+    between is lost. It is FileChanged else.
     With `keep` what is overwritten is kept first, and `undo` brings it back: a snapshot, unless there is one with it.
     """
     if append and create_only:
@@ -164,10 +166,11 @@ def write_file(
     with spooled(home, data, limit, again=keep or is_agent(home)) as given:
 
         def act(gate: Gate) -> Written:
+            exact = gate.keeps or if_digest is not None  # what was judged, or looked at, is what is done
             with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
 
                 def ready(written: Written, held: Held) -> None:
-                    _check_digest(spot, if_digest, written.digest_before)
+                    _check_digest(spot, if_digest, written.digest_before, held)
                     verdict = gate.file(
                         spot,
                         "write" if written.size_before is None else "overwrite",
@@ -190,7 +193,7 @@ def write_file(
                             parents=parents,
                             max_bytes=most,
                             ready=ready,
-                            exact=gate.keeps,
+                            exact=exact,
                         )
                     return files.write(
                         spot.root,
@@ -200,7 +203,7 @@ def write_file(
                         create_only=create_only,
                         max_bytes=most,
                         ready=ready,
-                        exact=gate.keeps,  # what was judged is what is done
+                        exact=exact,
                     )
 
         return judged(home, act, keep=keep)
@@ -220,16 +223,17 @@ def delete_file(
     `undo` brings it back, unless `keep` is false."""
 
     def act(gate: Gate) -> Gone:
+        exact = gate.keeps or if_digest is not None  # what was judged, or looked at, is what is done
         with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
 
             def ready(gone: Gone, held: Held) -> None:
-                _check_digest(spot, if_digest, gone.digest)
+                _check_digest(spot, if_digest, gone.digest, held)
                 verdict = gate.file(spot, "delete", held, size=gone.size)
                 room.admit_deletion()
                 record(FileDeleted, verdict, kind=gone.kind, size=gone.size, digest_before=gone.digest)
 
             return files.delete(
-                spot.root, spot.path, recursive=recursive, limits=_limits(home), ready=ready, exact=gate.keeps
+                spot.root, spot.path, recursive=recursive, limits=_limits(home), ready=ready, exact=exact
             )
 
     return judged(home, act, keep=keep)
@@ -250,17 +254,18 @@ def move_file(
     `undo` brings everything back to where it was, unless `keep` is false."""
 
     def act(gate: Gate) -> Gone:
+        exact = gate.keeps or if_digest is not None  # what was judged, or looked at, is what is done
         with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
             there = _from_the_same(spot, path, to)
 
             def ready(gone: Gone, held: Held, target: Held) -> None:
-                _check_digest(spot, if_digest, gone.digest)
+                _check_digest(spot, if_digest, gone.digest, held)
                 verdict = gate.file(spot, "move", held, size=gone.size, to=target)
                 room.admit_move(spot.root, spot.path)
                 fields = {"kind": gone.kind, "size": gone.size, "digest": gone.digest}
                 record(FileMoved, verdict, to=spot.root.public(there), **fields)
 
-            return files.move(spot.root, spot.path, there, replace=replace, ready=ready, exact=gate.keeps)
+            return files.move(spot.root, spot.path, there, replace=replace, ready=ready, exact=exact)
 
     return judged(home, act, keep=keep)
 
@@ -393,7 +398,11 @@ def _joined(old: Held | None, new: bytes | None) -> bytes | None:
     return None if before is None or new is None else before + new
 
 
-def _check_digest(spot: Spot, wanted: str | None, found: str | None) -> None:
+def _check_digest(spot: Spot, wanted: str | None, found: str | None, held: Held) -> None:
+    """FileChanged unless the file is as wanted: by its digest, or by the mark of one that is too large for that."""
+    if wanted is not None and wanted.startswith(MARK):
+        there = held.stat()
+        found = None if there is None else mark_of(there)
     if wanted is not None and wanted != found:
         raise FileChanged(
             f"{spot.root.shown(spot.path)} is not what it was when it was read",

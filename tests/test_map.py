@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workspaces": {"errors", "model", "store", "verbs"},
     "local": {"errors", "model", "home", "settings", "store", "verbs", "workspaces"},
     "runner": {"errors", "model", "home", "settings", "store", "verbs"},
-    "answers": {"model", "snapshots", "store", "system", "verbs"},
+    "answers": {"archives", "model", "snapshots", "store", "system", "verbs"},
     "carrel": {"errors", "model", "home", "local", "remote", "settings", "verbs", "workspaces"},
     "remote": {"answers", "errors", "model"},
     "calls": {"errors", "model", "carrel", "settings"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from carrel.archives.read import Contents
 from carrel.model.approval import Approval
 from carrel.model.change import Change, Diff, FileChange, Overlap
 from carrel.model.event import Event
@@ -23,6 +24,7 @@ from carrel.verbs.archive import Archived, KnownArchive
 from carrel.verbs.attend import Glance
 from carrel.verbs.doctor import Probe
 from carrel.verbs.edit import Edited
+from carrel.verbs.machines import Mounted
 from carrel.verbs.mail import Message
 from carrel.verbs.recent import Folder, RecentFolder
 from carrel.verbs.repair import Finding
@@ -40,6 +42,7 @@ __all__ = [
     "Change",
     "Command",
     "Comparison",
+    "Contents",
     "Decision",
     "Diff",
     "Edited",
@@ -55,6 +58,7 @@ __all__ = [
     "KnownArchive",
     "Matches",
     "Message",
+    "Mounted",
     "Named",
     "Operation",
     "Overlap",

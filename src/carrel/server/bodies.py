@@ -10,6 +10,8 @@ Text = Annotated[str, Field(max_length=100_000)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Path = Annotated[str, Field(min_length=1, max_length=4096, examples=["work/main.py"])]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
+Rows = Annotated[int, Field(ge=1, le=500)]
+Columns = Annotated[int, Field(ge=1, le=1000)]
 Megabytes = Annotated[int, Field(gt=0, le=1 << 30)]
 
 
@@ -56,6 +58,18 @@ class NewRun(Body):
     cpus: Annotated[float, Field(gt=0, le=10_000)] | None = None
     file_mb: Megabytes | None = None
     output_mb: Megabytes | None = None
+    tty: bool = Field(False, description="with a terminal, which `POST /api/runs/{run}/terminal` types into")
+    rows: Rows = 24
+    columns: Columns = 80
+
+
+class Typed(Body):
+    """What is typed into a terminal, and how large it is from now on."""
+
+    text: Text = Field("", examples=["ls\n"])
+    base64: Annotated[str, Field(max_length=140_000)] = Field("", description="the same, for what is no text")
+    rows: Rows | None = None
+    columns: Columns | None = None
 
 
 class Move(Body):
@@ -252,6 +266,12 @@ class NewArchive(Body):
 
     to: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     replace: bool = False
+
+
+class WrittenArchive(Body):
+    """Where an archive is: a file of the server's machine, or an `s3://` URL."""
+
+    location: Annotated[str, Field(min_length=1, max_length=4096)] = Field(examples=["fix-login.a1.aw.tar.zst"])
 
 
 class NewRace(Body):

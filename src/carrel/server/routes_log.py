@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from itertools import chain, islice
 from typing import Annotated, Any
 
 from fastapi import Header, Query
@@ -12,11 +13,11 @@ from starlette.responses import Response
 from carrel.answers import Event
 from carrel.errors import BadRequest
 from carrel.model.value import Value
-from carrel.server.front import Asker, Here, Verbs
+from carrel.server.front import OWNER, Asker, Here, Verbs, WorkspaceId
 from carrel.server.reach import shown_event
-from carrel.server.routing import failing, make_router
-from carrel.server.streams import Hub, Stream
-from carrel.server.wire import answer
+from carrel.server.routing import WORKSPACE, failing, make_router
+from carrel.server.streams import BATCH, Hub, Paced, Stream, in_threads
+from carrel.server.wire import answer, encode
 
 router = make_router(tags=["events"])
 MAX_EVENTS = 1000
@@ -74,6 +75,23 @@ class Last(Value):
 def last_position(verbs: Verbs) -> Response:
     """The position of the newest event, 0 if there is none."""
     return answer(Last(position=verbs.last_position()))
+
+
+@router.get(f"{WORKSPACE}/history", response_model=list[Event], responses=failing(404), dependencies=OWNER)
+def history(verbs: Verbs, id: WorkspaceId) -> Response:
+    """What happened to a workspace before it came here in an archive."""
+    pieces = _listed(verbs.history(id))
+    first = next(pieces)  # errors are said before the answer begins
+    return Paced(lambda: in_threads(chain((first,), pieces)), "application/json")
+
+
+def _listed(events: Iterator[Event]) -> Iterator[bytes]:
+    """A list as JSON in pieces, however long it is."""
+    mark = b"["
+    while batch := list(islice(events, BATCH)):
+        yield mark + b",".join(encode(event) for event in batch)
+        mark = b","
+    yield b"[]" if mark == b"[" else b"]"
 
 
 def resume_at(last_event_id: str | None, after: int | None) -> int | None:

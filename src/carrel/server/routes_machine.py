@@ -7,7 +7,19 @@ from typing import Annotated
 from fastapi import Query
 from starlette.responses import Response
 
-from carrel.answers import Finding, Folder, Message, Probe, RecentFolder, Snapshot, Template, Token, Usage, Workspace
+from carrel.answers import (
+    Finding,
+    Folder,
+    Message,
+    Mounted,
+    Probe,
+    RecentFolder,
+    Snapshot,
+    Template,
+    Token,
+    Usage,
+    Workspace,
+)
 from carrel.errors import Forbidden
 from carrel.model.value import Value
 from carrel.server.bodies import ChosenFolder, NewMessage, NewSnapshot, NewTemplate, NewToken, Repair, Restore
@@ -121,6 +133,27 @@ def verify(verbs: Verbs) -> Response:
 def repair(verbs: Verbs, body: Repair) -> Response:
     """Mend what can be mended without a loss."""
     return answer(verbs.repair(rebuild_views=body.rebuild_views))
+
+
+# -- machines of workspaces --------------------------------------------------------------------------------------------
+
+
+@router.get("/api/machines", response_model=list[Mounted], responses=failing(404), dependencies=OWNER)
+def machines(verbs: Verbs, workspace_id: Annotated[str | None, Query(min_length=1, max_length=401)] = None) -> Response:
+    """The machines of the sandbox `vm` that are up, of one workspace or of all."""
+    return answer(verbs.machines(workspace_id))
+
+
+@router.post(f"{WORKSPACE}/machine", response_model=list[Mounted], responses=failing(404, 409, 507), dependencies=OWNER)
+def mount(verbs: Verbs, id: WorkspaceId) -> Response:
+    """Have the workspace in a machine that is up, for the commands to come."""
+    return answer(verbs.mount(id))
+
+
+@router.delete(f"{WORKSPACE}/machine", response_model=list[Mounted], responses=failing(404, 409), dependencies=OWNER)
+def unmount(verbs: Verbs, id: WorkspaceId) -> Response:
+    """End the machines of a workspace; 409 while a command runs in one."""
+    return answer(verbs.unmount(id))
 
 
 # -- mail --------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from typing import Annotated, Literal
 
@@ -11,10 +11,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from carrel.answers import Explanation, Glance, Run
-from carrel.errors import RunNotFound, TimedOut
+from carrel.errors import BadRequest, RunNotFound, TimedOut, WrongStatus
 from carrel.model.token import Bearer
 from carrel.model.value import Value
-from carrel.server.bodies import KeptCommand, NewRun, NewWorkspaceRun, Stop
+from carrel.server.bodies import KeptCommand, NewRun, NewWorkspaceRun, Stop, Typed
 from carrel.server.front import OWNER, Asker, Front, Here, Verbs, WorkspaceId, bearer_of, front_of
 from carrel.server.once import AskedOnce
 from carrel.server.reach import shown_run
@@ -25,6 +25,8 @@ from carrel.server.wire import answer
 
 router = make_router(tags=["runs"])
 MAX_WAIT_SECONDS = 60
+At = Annotated[int, Query(ge=0, le=1 << 62, description="in bytes, between two pieces")]
+AtMost = Annotated[int, Query(ge=1, le=16 << 20, description="about so many bytes")]
 
 
 class Finished(Value):
@@ -39,6 +41,28 @@ class Finished(Value):
     stdout: str
     stderr: str
     dropped_bytes: int
+
+
+class Piece(Value):
+    """Something that a run printed at once: text, or as base64 what is no UTF-8."""
+
+    stream: str  # stdout or stderr
+    time_ns: int
+    text: str | None = None
+    base64: str | None = None
+
+
+class Pieces(Value):
+    """Some of what a run printed, and the offset to go on from."""
+
+    pieces: list[Piece]
+    offset: int
+
+
+class Offset(Value):
+    """A place between two pieces of a run's output."""
+
+    offset: int
 
 
 def run_of(request: Request, run: str) -> Run:
@@ -126,11 +150,43 @@ def stop_run(verbs: Verbs, asker: Asker, run: ThisRun, body: Stop | None = None)
 def glance(
     verbs: Verbs,
     run: ThisRun,
-    offset: Annotated[int, Query(ge=0, le=1 << 62)] = 0,
+    offset: At = 0,
     line: Annotated[str, Query(max_length=10_000)] = "",
 ) -> Response:
     """The last line that a run printed, and where to look on from."""
     return answer(verbs.glance(run.id, offset, line))
+
+
+@router.get("/api/runs/{run}/pieces", response_model=Pieces, responses=failing(404))
+def pieces(verbs: Verbs, run: ThisRun, offset: At = 0, max_bytes: AtMost = 1 << 20) -> Response:
+    """Some of what a run printed so far, from an offset that an answer of this address gave."""
+    found, offset = verbs.read_output(run.id, offset, max_bytes=max_bytes)
+    return answer(Pieces(pieces=[_piece(each) for each in found], offset=offset))
+
+
+@router.get("/api/runs/{run}/tail", response_model=Offset, responses=failing(404), dependencies=OWNER)
+def tail(verbs: Verbs, run: ThisRun, offset: At = 0, max_bytes: AtMost = 1 << 20) -> Response:
+    """From an offset on, the one at which about the last bytes of a run's output begin."""
+    return answer(Offset(offset=verbs.find_tail(run.id, offset, max_bytes=max_bytes)))
+
+
+@router.post("/api/runs/{run}/terminal", status_code=204, responses=failing(404, 409), dependencies=OWNER)
+def type_into(verbs: Verbs, run: ThisRun, body: Typed) -> Response:
+    """Type into a run that has a terminal, after saying how large that is now. 409 when it has ended."""
+    try:
+        data = b64decode(body.base64, validate=True) + body.text.encode()
+    except ValueError:
+        raise BadRequest("what is typed is no base64") from None
+    conversation = verbs.converse(run.id)
+    try:
+        if body.rows is not None and body.columns is not None:
+            conversation.resize(body.rows, body.columns)
+        conversation.type(data)
+    except OSError:
+        raise WrongStatus(f"run {run.id} has ended", hint="its output is still there") from None
+    finally:
+        conversation.close()
+    return Response(status_code=204)
 
 
 @router.get("/api/runs/{run}/why", response_model=Explanation, responses=failing(404))
@@ -200,10 +256,14 @@ async def _frames(
 
 
 def _frame(number: int, piece: tuple[int, int, bytes]) -> bytes:
-    name, time_ns, data = piece
-    shown: dict[str, object] = {"stream": "stdout" if name == 1 else "stderr", "time_ns": time_ns}
-    try:
-        shown["text"] = data.decode()
-    except UnicodeDecodeError:
-        shown["base64"] = b64encode(data).decode()
+    shown = {key: value for key, value in _piece(piece).as_dict().items() if value is not None}
     return b"id: %d\ndata: %s\n\n" % (number, one_line(shown))
+
+
+def _piece(piece: tuple[int, int, bytes]) -> Piece:
+    name, time_ns, data = piece
+    stream = "stdout" if name == 1 else "stderr"
+    try:
+        return Piece(stream=stream, time_ns=time_ns, text=data.decode())
+    except UnicodeDecodeError:
+        return Piece(stream=stream, time_ns=time_ns, base64=b64encode(data).decode())

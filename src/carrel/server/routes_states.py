@@ -12,6 +12,7 @@ from carrel.answers import (
     Archived,
     Candidate,
     Change,
+    Contents,
     Diff,
     KnownArchive,
     Operation,
@@ -24,7 +25,7 @@ from carrel.errors import OperationNotFound
 from carrel.model.call import Call
 from carrel.model.token import Bearer
 from carrel.model.value import Value
-from carrel.server.bodies import Apply, BringBack, Fork, NewArchive, NewSnapshot, Restore, Sweep, Undo
+from carrel.server.bodies import Apply, BringBack, Fork, NewArchive, NewSnapshot, Restore, Sweep, Undo, WrittenArchive
 from carrel.server.bodies import Turn as NewTurn
 from carrel.server.front import OWNER, Asker, Verbs, WorkspaceId
 from carrel.server.once import ACCEPTED, AskedOnce, Running, reply, shown
@@ -140,6 +141,12 @@ def archive(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: NewArchive) ->
 def archives(verbs: Verbs) -> Response:
     """The archives that were written from here and still are where they were written to."""
     return answer(verbs.archives())
+
+
+@router.post("/api/archives/verify", response_model=Contents, responses=failing(404, 502), dependencies=OWNER)
+def verify_archive(verbs: Verbs, body: WrittenArchive) -> Response:
+    """Read a whole archive and prove it, or say what is wrong with it."""
+    return answer(verbs.verify_archive(body.location))
 
 
 # -- taking back -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Query
 from starlette.responses import Response
 
-from carrel.answers import Usage, Workspace
+from carrel.answers import Usage, Workspace, WorkspaceUsage
 from carrel.errors import InvalidId, RunNotFound, WorkspaceBusy
 from carrel.model.names import DEFAULT_AGENT, format_id, parse_id
 from carrel.model.value import Value
@@ -121,10 +121,10 @@ def destroy_workspace(verbs: Verbs, id: WorkspaceId, force: bool = False, reason
     return answer(verbs.destroy(id, force=force, reason=reason))
 
 
-@router.get(f"{WORKSPACE}/usage", response_model=Usage, responses=failing(404))
-def workspace_usage(verbs: Verbs, id: WorkspaceId) -> Response:
-    """What a workspace takes on the disk, and how full the disk is."""
-    return answer(verbs.usage(id))
+@router.get(f"{WORKSPACE}/usage", response_model=Usage | WorkspaceUsage, responses=failing(404))
+def workspace_usage(verbs: Verbs, id: WorkspaceId, alone: bool = False) -> Response:
+    """What a workspace takes on the disk, and how full the disk is; or only what it takes itself, with `alone`."""
+    return answer(verbs.usage_of(id) if alone else verbs.usage(id))
 
 
 @router.get(f"{WORKSPACE}/path", response_model=Place, responses=failing(404, 409), dependencies=OWNER)

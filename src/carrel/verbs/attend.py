@@ -257,8 +257,7 @@ def converse(home: Home, run_id: str) -> Conversation:
     from carrel.errors import WrongStatus
     from carrel.system import frames
 
-    get(home, run_id)
-    connection = _connect(home, run_id)
+    connection = _connect(home, run_id) if get(home, run_id).is_active else None
     if connection is None:
         raise WrongStatus(f"run {run_id} has ended", hint=f"aw logs {run_id} shows what it printed")
     connection.sendall(frames.pack(frames.HELLO, b"i"))

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from carrel.system import process
 from carrel.system.process import Launch
 from needs import need_root
+from situations import fork, wait
 
 
 def run(launch: Launch, **options: object) -> tuple[bytes, int, bytes]:
@@ -202,6 +204,32 @@ def test_garbage_of_the_parents_closes_nothing_in_a_detached_child(tmp_path: Pat
     assert (tmp_path / "said").read_text() == f"{number} of {number}\n"
     with warnings.catch_warnings(action="ignore"):
         gc.collect()
+
+
+@pytest.mark.parametrize(
+    "closes", [process.close_above, lambda last: os.closerange(last + 1, 1024)], ids=["ours", "plain"]
+)
+def test_what_a_library_opens_anew_in_every_fork_is_not_ours(closes: Callable[[int], None]) -> None:
+    """As libuv does with a pipe: in a forked child it closes the numbers that it remembers, and opens others."""
+    own: list[int] = []
+
+    def open_anew() -> None:
+        for descriptor in own:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        own[:] = [os.open("/dev/null", os.O_RDONLY) for _ in range(20)]
+
+    def count_lost() -> int:
+        opened = [os.open("/etc/hostname", os.O_RDONLY) for _ in range(20)]
+        return wait(fork(lambda: sum(os.readlink(f"/proc/self/fd/{each}") != "/etc/hostname" for each in opened)))
+
+    def program() -> int:
+        open_anew()
+        os.register_at_fork(after_in_child=open_anew)
+        return wait(fork(lambda: (closes(2), count_lost())[1]))
+
+    lost = wait(fork(program))
+    assert lost == 0 if closes is process.close_above else lost > 0
 
 
 def test_a_detached_program_is_started_without_a_fork_of_ours(tmp_path: Path) -> None:

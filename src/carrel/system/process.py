@@ -118,18 +118,14 @@ def step_down(uid: int, gid: int) -> None:
 
 
 def close_above(last: int, keep: Iterable[int] = ()) -> None:
-    """Close every descriptor above `last` but those to keep, in a fresh child.
+    """Close every descriptor above `last` but those to keep, in a fresh child; /dev/null holds their numbers.
 
-    What the parent left for the garbage collector may own one of them, and would later close whatever has its number
-    by then; so nothing of the parent's is collected here."""
-    import gc
-
-    gc.freeze()
-    start = last + 1
-    for descriptor in sorted(keep):
-        os.closerange(start, descriptor)
-        start = descriptor + 1
-    os.closerange(start, os.sysconf("SC_OPEN_MAX"))
+    Who opened them there does not know: libuv closes its own in every forked child, and a cycle that the collector
+    finds closes what it owns. With their numbers free, those would be ours."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for descriptor in {int(name) for name in os.listdir("/proc/self/fd")}.difference(keep):
+        if descriptor > last and descriptor != null:
+            os.dup2(null, descriptor, inheritable=False)
 
 
 def spawn(

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from carrel.errors import SandboxUnavailable
 from carrel.model.enforcement import Limits
 from carrel.sandboxes import Confinement, Machines, contract, driver, vm
-from carrel.system import frames, process, proxy, supervisor
+from carrel.system import control, frames, process, proxy, supervisor
 from carrel.system.supervisor import Hooks, Order, Result
 from carrel.system.vm import machines
 from needs import need
@@ -99,6 +100,55 @@ class Outcome:
         self.stdout = b"".join(frame.data for frame in self.frames if frame.stream == frames.STDOUT)
         self.stderr = b"".join(frame.data for frame in self.frames if frame.stream == frames.STDERR)
         self.text = (self.stdout + self.stderr).decode(errors="replace")
+
+
+class Attendant(threading.Thread):
+    """Somebody who reads what a run says, from its start, and answers; what goes wrong with them is told at the end."""
+
+    def __init__(self, directory: str, act: Callable[[Attendant], None]) -> None:
+        super().__init__(daemon=True)
+        self.directory = directory
+        self.act = act
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._wait(lambda: os.path.exists(f"{self.directory}/control"), "its control socket")
+            with control.connect(self.directory) as self.connection:
+                self.send(frames.HELLO, b"i")
+                self.act(self)
+                self._wait(lambda: False, "its end")  # whoever goes takes the input along
+        except _Ended as error:
+            self.error = error if "its end" not in str(error) else None
+        except BaseException as error:
+            self.error = error
+
+    def send(self, kind: int, data: bytes = b"") -> None:
+        self.connection.sendall(frames.pack(kind, data))
+
+    def wait_for(self, words: bytes) -> None:
+        self._wait(lambda: words in b"".join(each.data for each in self._said()), repr(words))
+
+    def _said(self) -> Iterator[frames.Frame]:
+        return (each for each in frames.read(f"{self.directory}/output") if each.stream == frames.STDOUT)
+
+    def _wait(self, is_so: Callable[[], bool], what: str, seconds: float = 60) -> None:
+        end = time.monotonic() + seconds
+        while not is_so():
+            if control.find_result(self.directory) is not None:
+                raise _Ended(f"the run ended before {what}")
+            assert time.monotonic() < end, f"waited {seconds} seconds for {what}"
+            time.sleep(0.02)
+
+    def finish(self) -> None:
+        self.join(10)
+        assert not self.is_alive(), "the attendant still waits"
+        if self.error is not None:
+            raise self.error
+
+
+class _Ended(Exception):
+    pass
 
 
 class _Recorder(Hooks):
@@ -270,7 +320,7 @@ class Scene:
         terminal: bool = False,
         timeout: float = 60,
         rules: tuple[proxy.Rule, ...] = (),
-        hooks: Callable[[str], None] | None = None,
+        attended: Callable[[Attendant], None] | None = None,
         stdin: bool = False,
         keep_open: Sequence[int] = (),
         **confinement: object,
@@ -292,9 +342,12 @@ class Scene:
                 directory, asked, argv, sandbox=sandbox, limits=limits, terminal=terminal, rules=rules, stdin=stdin
             )
 
-        if hooks is not None:
-            hooks(directory)
+        attendant = Attendant(directory, attended) if attended is not None else None
+        if attendant is not None:
+            attendant.start()
         result, events, pid = in_child(self.uid, body, timeout=timeout)  # type: ignore[misc]
+        if attendant is not None:
+            attendant.finish()
         return Outcome(Result(**result), directory, events, pid)
 
     def confinement(self, limits: Limits | None = None, **fields: object) -> Confinement:

@@ -13,11 +13,11 @@ import time
 
 import pytest
 from attempts import ATTEMPTS, IN_ONE_GO
-from scene import Outcome, Scene
+from scene import Attendant, Outcome, Scene
 from test_work import test_a_mount_that_a_process_of_the_user_holds_appears as holds
 
 from carrel.model.enforcement import Limits
-from carrel.system import control, frames, process
+from carrel.system import frames, process
 from carrel.system.vm import machines
 
 PLAIN = Limits(wall_seconds=60, grace_seconds=0.5)
@@ -139,57 +139,48 @@ def test_a_command_that_cannot_be_started(machine: Scene) -> None:
 def test_standard_input(machine: Scene) -> None:
     sent = random.Random(1).randbytes(700_000)
 
-    def feed(directory: str) -> None:
-        def body() -> None:
-            with control.connect(directory, wait_seconds=30) as connection:
-                connection.sendall(frames.pack(frames.HELLO, b"i"))
-                for start in range(0, len(sent), 50_000):
-                    connection.sendall(frames.pack(frames.STDIN, sent[start : start + 50_000]))
-                connection.sendall(frames.pack(frames.EOF))
-                connection.recv(1)
+    def feed(attendant: Attendant) -> None:
+        for start in range(0, len(sent), 50_000):
+            attendant.send(frames.STDIN, sent[start : start + 50_000])
+        attendant.send(frames.EOF)
 
-        thread = threading.Thread(target=lambda: (_wait_for(directory), body()))
-        thread.start()
-
-    assert machine.inside(["cat"], stdin=True, hooks=feed).stdout == sent
-
-
-def _wait_for(directory: str) -> None:
-    end = time.monotonic() + 30
-    while not os.path.exists(os.path.join(directory, "control")) and time.monotonic() < end:
-        time.sleep(0.01)
+    assert machine.inside(["cat"], stdin=True, attended=feed).stdout == sent
 
 
 def test_a_terminal_and_its_size(machine: Scene) -> None:
-    def resize(directory: str) -> None:
-        def body() -> None:
-            _wait_for(directory)
-            with control.connect(directory, wait_seconds=30) as connection:
-                connection.sendall(frames.pack(frames.HELLO, b"oi"))
-                buffer = bytearray()
-                while b"ready" not in buffer:
-                    buffer += connection.recv(65536)
-                connection.sendall(frames.pack(frames.RESIZE, (31).to_bytes(2, "little") + (99).to_bytes(2, "little")))
-                while b"31 99" not in buffer:
-                    buffer += connection.recv(65536)
-                connection.sendall(frames.pack(frames.STDIN, b"typed\n"))
-                while b"got typed" not in buffer:
-                    buffer += connection.recv(65536)
-                connection.sendall(frames.pack(frames.STDIN, b"\x03"))
-                while connection.recv(65536):
-                    pass
-
-        threading.Thread(target=body).start()
+    def sit_there(attendant: Attendant) -> None:
+        attendant.wait_for(b"ready\r\n")
+        attendant.send(frames.RESIZE, _size(31, 99))
+        attendant.wait_for(b"31 99\r\n")
+        attendant.send(frames.STDIN, b"typed\n")
+        attendant.wait_for(b"got typed\r\n")
+        attendant.send(frames.STDIN, b"\x03")
 
     script = (
         "stty size; tty; echo ready; until [ \"$(stty size)\" = '31 99' ]; do sleep 0.1; done; stty size; "
         "read -r word; echo got $word; sleep 60"
     )
-    outcome = machine.inside(script, terminal=True, hooks=resize)
+    outcome = machine.inside(script, terminal=True, attended=sit_there)
     assert b"24 80\r\n/dev/pts/" in outcome.stdout
-    assert b"31 99\r\n" in outcome.stdout
-    assert b"got typed\r\n" in outcome.stdout
     assert outcome.result.exit_code == 130  # Ctrl-C reached the command
+
+
+def test_a_terminal_that_changes_its_size_before_it_is_there(machine: Scene) -> None:
+    """The last size counts, whether the machine was up when it was told or not."""
+
+    def drag(attendant: Attendant) -> None:
+        for columns in range(80, 121):
+            attendant.send(frames.RESIZE, _size(40, columns))
+
+    script = "until [ \"$(stty size)\" = '40 120' ]; do sleep 0.1; done; echo arrived"
+    for _ in range(3):
+        assert b"arrived\r\n" in machine.inside(script, terminal=True, attended=drag).stdout
+    machines.forget(machine.machines, "mine")  # and while it comes up
+    assert b"arrived\r\n" in machine.inside(script, terminal=True, attended=drag).stdout
+
+
+def _size(rows: int, columns: int) -> bytes:
+    return rows.to_bytes(2, "little") + columns.to_bytes(2, "little")
 
 
 def test_time_is_over(machine: Scene) -> None:

@@ -118,11 +118,11 @@ def test_events_are_listed_and_followed_from_where_one_left_off(wire: Wire, desk
         connection.sendall(f"{head}Last-Event-ID: 1\r\n\r\n".encode())
         got = b""
         while b"file_written" not in got:
-            got += connection.recv(65536)
+            got += connection.recv(65536) or pytest.fail(f"it ended after {got!r}")
         assert b"id: 1\n" not in got
         assert wire.ask("GET", f"/api/workspaces/{desk}/files/work/in.txt").status == 200
         while b"file_read" not in got:
-            got += connection.recv(65536)
+            got += connection.recv(65536) or pytest.fail(f"it ended after {got!r}")
 
 
 def test_the_document_describes_every_route(wire: Wire) -> None:

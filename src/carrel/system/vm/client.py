@@ -222,6 +222,7 @@ class _Client:
 
     def run(self) -> int:
         terminal = bool(self.errand.order["terminal"])
+        self._catch_signals()
         order = {**self.errand.order, "size": _size(0) if terminal else [24, 80]}
         order["stdin"] = terminal or not _is_null(0)
         frame = wire.pack(wire.RUN, data=json.dumps(order).encode())
@@ -257,13 +258,16 @@ class _Client:
         if kind == wire.GONE:
             _refuse(str(json.loads(data)["reason"]))
 
-    def _set_up(self) -> None:
+    def _catch_signals(self) -> None:
+        """Before the size is read: one that changes while the machine comes up is told as soon as it can be heard."""
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGWINCH):
-            signal.signal(number, lambda *_: None)
-        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        signal.signal(signal.SIGWINCH, lambda *_: None)
         self._watch(read_end, lambda _: self._signalled(os.read(read_end, 64)))
+
+    def _set_up(self) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: None)  # not earlier: nobody would hear it
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         self.door.setblocking(False)
         self._watch(DOOR_FD, self._talk)
         for descriptor in (0, 1, 2):

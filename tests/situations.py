@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -116,6 +117,15 @@ def tiny_disk(path: Path, size: str = "64k") -> Iterator[Path]:
         yield path
     finally:
         subprocess.run(["umount", "-l", path], check=True)
+
+
+def remove_home(path: str | Path) -> None:
+    """Delete a home with what its workspaces have mounted."""
+    with open("/proc/self/mountinfo") as table:
+        targets = [line.split()[4] for line in table]
+    for target in reversed([target for target in targets if target.startswith(f"{path}/")]):
+        subprocess.run(["umount", "-l", target], check=True)
+    shutil.rmtree(path)
 
 
 def remount(path: Path, how: str) -> None:

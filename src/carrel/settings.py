@@ -29,6 +29,7 @@ class Storage(Value):
     workspaces_path: str | None = None  # null: <home>/workspaces; relative to the file that says it, or to the cwd
     min_free_mb: int = 16  # below this no workspace is made
     max_cache_gb: float | None = None  # prepared checkouts and mirrors; over it the longest unused go at a sweep
+    quota: str = "auto"  # what holds max_size_mb: image, metering; auto: an image for 16 to 500 MB, as root
     mechanism: str = "auto"  # how files are shared; auto is the cheapest that this machine has, see aw doctor
 
 
@@ -209,6 +210,7 @@ TABLES: dict[str, tuple[type[Value], str]] = {
     "webhooks": (Webhook, "as in {url: https://example.org/hook, secret: …, events: [run_completed]}"),
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
+    "storage.quota": ("auto", "image", "metering"),
     "storage.mechanism": ("auto", "overlay", "rootless-overlay", "btrfs", "reflink", "copy"),
     "sandbox.default": ("auto", "none", "bubblewrap", "vm", "vm/kvm", "vm/tcg"),
     "sandbox.vm_emulation": ("refuse", "allow"),
@@ -261,6 +263,7 @@ _OWNERS_ONLY = {
     "git.allow_ssh": (),
     # else a project could have the owner's other workspaces thrown away
     "storage.max_cache_gb": (),
+    "storage.quota": ("auto", "image"),
     **{f"workspaces.{key}": () for key in Workspaces.__types__ if not key.startswith("default_")},
     "git.lfs_hosts": (),
     "git.lfs_max_mb": (),

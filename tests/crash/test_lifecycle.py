@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections import Counter
@@ -18,8 +17,9 @@ import carrel
 from carrel.local import Local
 from carrel.settings import Settings
 from needs import need, need_program
-from situations import check_after_crash, fork, killed_at_effect, names_in, tree_of, wait
+from situations import check_after_crash, fork, killed_at_effect, names_in, remove_home, tree_of, wait
 
+LIMITED = {"max_size_mb": 16}
 CONTENT = "work that nobody wants to lose"
 
 
@@ -38,6 +38,35 @@ def fill(workspaces: Local, *ids: str) -> None:
     for id in ids:
         desk = workspaces.create(id=id, config={"claude_md": "be kind"})
         Path(desk.path, "work", "file").write_text(f"{CONTENT} {id}")
+
+
+def fill_limited(workspaces: Local, *ids: str) -> None:
+    """Workspaces with a file system of their own, where there can be one."""
+    for id in ids:
+        desk = workspaces.create(id=id, config=LIMITED)
+        Path(desk.path, "work", "file").write_text(f"{CONTENT} {id}")
+
+
+def destroyed_limited(workspaces: Local) -> None:
+    fill_limited(workspaces, "t/a")
+    workspaces.destroy("t/a")
+
+
+def after_undo_limited(workspaces: Local, done: bool) -> None:
+    if not workspaces.exists("t/a"):
+        assert not done
+        workspaces.undo()
+    assert holds_its_work(workspaces, "t/a")
+
+
+def after_sweep_limited(workspaces: Local, done: bool) -> None:
+    if workspaces.trash():
+        assert not done
+        workspaces.restore_trashed("t/a")
+        assert holds_its_work(workspaces, "t/a")
+        workspaces.destroy("t/a")
+    workspaces.sweep(everything=True)
+    assert {workspace.state for workspace in workspaces.list(all=True)} == {"purged"}
 
 
 def holds_its_work(workspaces: Local, id: str) -> bool:
@@ -164,6 +193,10 @@ def after_removal(workspaces: Local, done: bool) -> None:
 
 STEPS = {
     "create": Step(nothing, lambda w: w.create(id="t/a", config={"claude_md": "x"}), after_create),
+    "create of limited size": Step(nothing, lambda w: w.create(id="t/a", config=LIMITED), after_create),
+    "destroy of limited size": Step(
+        lambda w: fill_limited(w, "t/a", "t/other"), lambda w: w.destroy("t/a"), after_destroy
+    ),
     "first use": Step(lambda w: w.create(id="t/a", lazy=True), lambda w: w.path("t/a"), after_materialise),
     "destroy": Step(lambda w: fill(w, "t/a", "t/other"), lambda w: w.destroy("t/a"), after_destroy),
     "destroy several": Step(
@@ -183,6 +216,13 @@ STEPS = {
 }
 
 
+if os.environ.get("AW_LOAD") == "full":
+    STEPS["undo of limited size"] = Step(destroyed_limited, lambda w: w.undo(), after_undo_limited)
+    STEPS["empty the trash of limited size"] = Step(
+        destroyed_limited, lambda w: w.sweep(everything=True), after_sweep_limited
+    )
+
+
 @pytest.fixture(autouse=True)
 def _a_skeleton() -> None:
     os.makedirs("skeleton/src")
@@ -197,7 +237,7 @@ def homes(tmp_path: Path) -> Iterator[Callable[[], str]]:
     top.mkdir()
     numbers = itertools.count()
     yield lambda: str(top / str(next(numbers)))
-    shutil.rmtree(top)
+    remove_home(top)
 
 
 def prepare(home: str, settings: Settings, step: Step) -> None:
@@ -224,7 +264,7 @@ def test_a_kill_at_any_effect_leaves_nothing_torn(name: str, homes: Callable[[],
 
         killed = killed_at_effect(number, act)
         check(home, settings, step, done=not killed)
-        shutil.rmtree(home)
+        remove_home(home)
         if not killed:
             break
     assert number > 5
@@ -250,7 +290,7 @@ def test_a_kill_of_the_repair_itself_is_repaired(homes: Callable[[], str], setti
             assert killed_at_effect(first, create)
             killed = killed_at_effect(second, lambda home=home: carrel.open(home, settings=settings))  # type: ignore[misc]
             check(home, settings, STEPS["create"], done=False)
-            shutil.rmtree(home)
+            remove_home(home)
             if not killed:
                 break
 
@@ -314,7 +354,7 @@ def test_a_kill_at_any_system_call_leaves_nothing_torn(name: str, homes: Callabl
             assert code in (0, -signal.SIGKILL)
             kills += code != 0
             check(home, settings, step, done=code == 0)
-            shutil.rmtree(home)
+            remove_home(home)
     assert kills >= sum(counted.values()) - len(counted)
 
 

@@ -124,8 +124,19 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 @pytest.fixture
 def workspaces(disk: Disk, settings: Settings) -> Iterator[Local]:
     calm = settings.replace(snapshots=settings.snapshots.replace(around_runs=False))
+    calm = calm.replace(storage=calm.storage.replace(quota="metering"))
     with carrel.open(disk.path / "home", settings=calm) as opened:
         yield opened
+
+
+@pytest.fixture
+def spaces(disk: Disk, settings: Settings) -> Iterator[Local]:
+    """Workspaces of limited size have a file system of their own."""
+    calm = settings.replace(snapshots=settings.snapshots.replace(around_runs=False))
+    with carrel.open(disk.path / "home", settings=calm) as opened:
+        yield opened
+        for desk in opened.list():
+            opened.destroy(desk.id, force=True)  # nothing of theirs is mounted any more
 
 
 def run(workspaces: Local, id: str, program: str, **more: object) -> tuple[Run, str]:
@@ -341,3 +352,136 @@ def test_a_supervisor_that_dies_while_all_is_frozen_leaves_nothing(disk: Disk, w
     while any(os.path.exists(f"/proc/{pid}") for pid in inside) and time.monotonic() < end:
         time.sleep(0.05)
     assert not [pid for pid in inside if os.path.exists(f"/proc/{pid}")]
+
+
+# -- a file system of the workspace's own ------------------------------------------------------------------------------
+
+HOLES = """
+import mmap, signal
+for number in range(8):
+    if os.fork() == 0:
+        signal.signal(signal.SIGBUS, signal.SIG_DFL)
+        file = os.open(f"m{number}", os.O_CREAT | os.O_RDWR)
+        os.ftruncate(file, 40 << 20)
+        each = mmap.mmap(file, 40 << 20)
+        for offset in range(0, 40 << 20, 1024):
+            each[offset] = 1
+        os._exit(0)
+ends = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(8)]
+print("refused", 28 if -signal.SIGBUS in ends else ends)
+"""
+SMALL = """
+os.mkdir("d")
+try:
+    for number in range(1000000):
+        with open(f"d/{number}", "wb", buffering=0) as file:
+            file.write(b"x")
+except OSError as error:
+    print("refused", error.errno)
+"""
+RESERVED = """
+try:
+    for number in range(100):
+        with open(f"f{number}", "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 5 << 20)
+except OSError as error:
+    print("refused", error.errno)
+"""
+BESIDE = """
+for folder in ("../output", "../tmp", ".."):
+    try:
+        with open(f"{folder}/large", "wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * (1 << 20))
+    except OSError as error:
+        last = error.errno
+for folder in ("../output", "../tmp", ".."):
+    os.remove(f"{folder}/large")
+print("refused", last)
+"""
+EVERY = {**GREED, "mapped holes": HOLES, "small files": SMALL, "reserved": RESERVED, "beside": BESIDE}
+
+
+@pytest.mark.parametrize("how", EVERY)
+def test_a_file_system_of_its_own_refuses_everything_that_does_not_go_in(disk: Disk, spaces: Local, how: str) -> None:
+    size = 20
+    spaces.create(id="t/a", config={"max_size_mb": size})
+    ended, said, fell = fall(
+        disk, spaces, "t/a", EVERY[how] + "time.sleep(0.2)\ngoes_on()"
+    )  # for who looks now and then
+    assert said == "refused 28\ngoes on\n"
+    assert ended.state == "completed"
+    assert fell <= size * MIB * 1.05
+    events = [event.event_type for event in spaces.events(types=["quota_warned", "quota_exceeded"])]
+    assert events[:2] == ["quota_warned", "quota_exceeded"]
+    held: dict[str, list[str]] = ended.enforcement["limits"]  # type: ignore[assignment]
+    assert held["quota_bytes"] == ["file system of limited size"]
+    assert spaces.usage("t/a").workspaces[0].bytes < MIB
+
+
+def test_without_its_own_file_system_and_without_a_limit_the_holes_are_filled(disk: Disk, spaces: Local) -> None:
+    spaces.create(id="t/a", config={"max_size_mb": 1000})
+    _, said, fell = fall(disk, spaces, "t/a", HOLES)
+    assert said == "refused [0, 0, 0, 0, 0, 0, 0, 0]\n"
+    assert fell > 300 * MIB
+
+
+def test_what_is_written_through_us_meets_the_same_limit(spaces: Local) -> None:
+    spaces.create(id="t/a", config={"max_size_mb": 20})
+    run(spaces, "t/a", GREED["one file"])
+    with pytest.raises(carrel.errors.QuotaExceeded) as caught:
+        spaces.write_file("t/a", "work/more", bytes(MIB))
+    assert caught.value.details["limit"] == "size"
+    spaces.delete_file("t/a", "work/large")
+    spaces.write_file("t/a", "work/more", bytes(MIB))
+    assert spaces.read_file("t/a", "work/more") == bytes(MIB)
+
+
+def test_a_view_a_fork_and_a_machine_that_was_switched_off(disk: Disk, spaces: Local, tmp_path: Path) -> None:
+    origin = make_origin(tmp_path / "origin")
+    (origin / "huge.bin").write_bytes(os.urandom(30 * MIB))
+    spaces.create(f"overlay:{origin}", id="t/a", config={"max_size_mb": 20})
+    _, said = run(
+        spaces,
+        "t/a",
+        """
+try:
+    open("huge.bin", "r+b").write(b"x")  # the view has to copy it
+except OSError as error:
+    print("refused", error.errno)
+open("own", "w").write("own")
+""",
+    )
+    assert said == "refused 28\n"
+    kept = spaces.snapshot("t/a")
+    fork = spaces.fork("t/a", new_id="t/b")
+    for each in (spaces.get("t/a"), fork[0] if isinstance(fork, list) else fork):
+        assert Path(each.path, "work", "own").read_text() == "own"
+        assert Path(each.path, "work", "huge.bin").stat().st_size == 30 * MIB
+    spaces.write_file("t/b", "work/own", b"of the fork")
+    assert spaces.read_file("t/a", "work/own") == b"own"
+    with open("/proc/self/mountinfo") as table:
+        mounted = [line.split()[4] for line in table if f" {disk.path}/home/" in line]
+    for target in reversed(mounted):
+        subprocess.run(["umount", "-l", target], check=False)  # some go with others
+    with carrel.open(spaces._home.path, settings=spaces._home.settings) as again:
+        assert again.read_file("t/a", "work/own") == b"own"
+        assert again.read_file("t/b", "work/own") == b"of the fork"
+        again.write_file("t/a", "work/own", b"changed")
+        again.restore("t/a", kept.id)
+        assert again.read_file("t/a", "work/own") == b"own"
+        assert [change.path for change in again.status("t/a")] == ["own"]
+
+
+def test_a_size_that_no_file_system_can_be_made_for_is_refused_or_metered(disk: Disk, settings: Settings) -> None:
+    only = settings.replace(storage=settings.storage.replace(quota="image"))
+    with carrel.open(disk.path / "home", settings=only) as workspaces:
+        with pytest.raises(carrel.errors.Unavailable, match="limited size"):
+            workspaces.create(id="t/a", config={"max_size_mb": 1})
+        assert workspaces.list() == []
+        assert os.listdir(f"{workspaces._home.private}/layers") == []
+    with carrel.open(disk.path / "home", settings=settings) as workspaces:
+        workspaces.create(id="t/a", config={"max_size_mb": 1})
+        ended, _ = run(workspaces, "t/a", "pass")
+        held: dict[str, list[str]] = ended.enforcement["limits"]  # type: ignore[assignment]
+        assert held["quota_bytes"][0] == "metering"

@@ -21,6 +21,7 @@ from carrel.system.stack import (
     Stack,
     carrel_of,
     finish_freezing,
+    has_space,
     new_frozen,
     reserve,
     stack_of,
@@ -55,6 +56,12 @@ def fork(
     """
     notes: list[str] = []
     parent = layers.settled(parent, parent_place)
+    if has_space(parent_place.layers) and choice in (None, layers.OVERLAY):
+        with Hold(parent_place.layers):
+            lowers = _copy_own(parent, parent_place, place, notes, progress)
+        mechanism = layers.share([*above, *lowers], place, choice=layers.OVERLAY, notes=notes, progress=progress)
+        origin = {**parent.origin, "forked": True}
+        return Filled(mechanism=mechanism, layers=[*above, *lowers], origin=origin, notes=notes), parent
     if parent.mechanism in layers.MOUNTED and choice in (None, parent.mechanism):
         with Hold(parent_place.layers):
             lowers, stack = _fork_mounted(parent, parent_place, place, notes, progress)
@@ -106,6 +113,26 @@ def _fork_mounted(
     copied = copying.copy_tree(upper, frozen, owner=parent_place.owner, keep_marks=True, progress=progress)
     notes.append(f"taken from a workspace in use: its {copied.files} changed files were copied as they were found")
     return lowers, stack
+
+
+def _copy_own(
+    parent: Filled, parent_place: Place, place: Place, notes: list[str], progress: Callable[[str], None] | None
+) -> list[str]:
+    """The lowers of a child whose parent has a file system of its own: what is in that one cannot become a layer of
+    another, and is no more than the parent's limit."""
+    from carrel.system import copying
+
+    is_view = parent.mechanism in layers.MOUNTED
+    below = stack_of(parent, parent_place).lowers if is_view else []
+    own = stack_of(parent, parent_place).upper(parent_place.layers) if is_view else work_of(parent_place)
+    if is_view and not _has_entries(own):
+        return below
+    frozen = new_frozen(parent_place)
+    reserve(place, [frozen, *below])
+    os.mkdir(frozen, 0o700)
+    copied = copying.copy_tree(own, frozen, owner=parent_place.owner, keep_marks=is_view, progress=progress)
+    notes.append(f"its parent has a limited size: the {copied.files} files of its own were copied")
+    return [frozen, *below]
 
 
 def _has_entries(directory: str) -> bool:

@@ -19,7 +19,17 @@ import errno
 import os
 
 from carrel.errors import FilesystemError, FolderNotFound, Unavailable, WorkspaceBusy, from_os
-from carrel.system.stack import Hold, Stack, carrel_of, forget_stack, read_stack, stack_of, work_of, write_stack
+from carrel.system.stack import (
+    Hold,
+    Stack,
+    carrel_of,
+    forget_stack,
+    has_space,
+    read_stack,
+    stack_of,
+    work_of,
+    write_stack,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -417,6 +427,8 @@ def settled(filled: Filled, place: Place) -> Filled:
 
 def attach(filled: Filled, place: Place) -> None:
     """See to it that `work/` shows the workspace's files: mount if nothing is mounted there, else do nothing."""
+    if has_space(place.layers):
+        _attach_space(place)
     filled = settled(filled, place)
     if filled.mechanism not in MOUNTED:
         return
@@ -433,6 +445,18 @@ def attach(filled: Filled, place: Place) -> None:
             _check_at_rest(by, place, stack)
             make_work(place)
         remount(by, place)
+
+
+def _attach_space(place: Place) -> None:
+    from carrel.system import space
+
+    if space.is_attached(place.layers, place.root):
+        return
+    with Hold(place.layers):
+        try:
+            space.attach(place.layers, place.root)
+        except OSError as error:
+            raise from_os(error, "the file system of this workspace cannot be mounted") from error
 
 
 def remount(by: Mounter, place: Place) -> None:
@@ -493,6 +517,16 @@ def detach(filled: Filled, place: Place) -> bool:
 
     What is then written goes into the same upper layer, so it must not be mounted again before they are gone.
     """
+    quiet = _detach_view(filled, place)
+    if has_space(place.layers):
+        from carrel.system import space
+
+        with Hold(place.layers):
+            quiet = space.detach(place.layers, place.root) and quiet
+    return quiet
+
+
+def _detach_view(filled: Filled, place: Place) -> bool:
     filled = settled(filled, place)
     if filled.mechanism not in MOUNTED:
         return True

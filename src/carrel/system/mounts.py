@@ -228,6 +228,16 @@ def _clone_tree(path: str, *, nofollow: bool = False) -> int:
     return syscall(_OPEN_TREE, ctypes.c_int(_AT_FDCWD), ctypes.c_char_p(os.fsencode(path)), flags)
 
 
+def clone(path: str) -> int:
+    """A detached mount of the directory at `path`, without what is mounted below it."""
+    return _clone_tree(path, nofollow=True)
+
+
+def mount_device(device: str, target: str, kind: str, options: str) -> None:
+    """Mount the file system on a device, without set-uid programs and devices."""
+    _mount(device, target, kind, _MS_NOSUID | _MS_NODEV, options)
+
+
 def idmapped(path: str, userns: int) -> int:
     """A detached clone of the mount at `path` that shows owners through the namespace; the directory is not touched."""
     tree = _clone_tree(path)

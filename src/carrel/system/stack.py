@@ -3,6 +3,7 @@
     {carrel}/layers/{uid}/stack      the stack of one workspace: which lowers, which upper (this file is the truth)
     {carrel}/layers/{uid}/upper.3    what the workspace changed
     {carrel}/layers/{uid}/work       the kernel's own, beside it
+    {carrel}/layers/{uid}/space      holds these two where the workspace has a file system of its own (see `space`)
     {carrel}/layers/{uid}/mounted    a link that says in which boot it was mounted and not cleanly unmounted again
     {carrel}/frozen/{token}          former uppers and small made-up layers; shared, never written again
 
@@ -35,10 +36,25 @@ class Stack(Value):
     freezing: str = ""  # where lowers[0] stands until it has been moved
 
     def upper(self, layers: str) -> str:
-        return f"{layers}/upper.{self.number}"
+        return f"{own_of(layers)}/upper.{self.number}"
 
     def work(self, layers: str) -> str:
-        return f"{layers}/work"
+        return f"{own_of(layers)}/work"
+
+
+def space_of(layers: str) -> str:
+    """Where a workspace of limited size has its own file system, see `space`."""
+    return f"{layers}/space"
+
+
+def has_space(layers: str) -> bool:
+    """Whether everything that this workspace writes is in a file system of its own."""
+    return os.path.isdir(space_of(layers))
+
+
+def own_of(layers: str) -> str:
+    """The directory of the layers that the workspace itself writes."""
+    return space_of(layers) if has_space(layers) else layers
 
 
 def read_stack(layers: str) -> Stack | None:
@@ -93,7 +109,7 @@ def stack_of(filled: Filled, place: Place) -> Stack:
 
 
 def _newest_upper(layers: str) -> int:
-    names = [entry.rpartition("/")[2] for entry in _entries(layers)]
+    names = [entry.rpartition("/")[2] for entry in _entries(own_of(layers))]
     return max((int(name[6:]) for name in names if name.startswith("upper.")), default=0)
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from carrel.system.meter import Meter
     from carrel.system.process import Launch
     from carrel.system.sockets import Stream
+    from carrel.system.space import Gauge
 
 TIMED_OUT_CODE = 124
 NOT_STARTED_CODE = 125
@@ -43,6 +44,7 @@ _BUFFER = 1 << 18  # more falls out of the processor's cache and is slower
 _STDIN_PENDING = 1 << 18
 _CLIENT_PENDING = 8 << 20
 _DISK_INTERVAL = 0.2
+_LOOK_INTERVAL = 0.05
 _LINGER = 10.0
 
 
@@ -58,6 +60,9 @@ class Order(Value):
     stdin: bool = False  # a client of the control socket will write it; else it is empty
     workspace: str = ""  # whose disk the disk limits watch
     measure: Callable[[], Measured] | None = None  # what the quota counts: what the workspace has of its own
+    space: str = ""  # where the workspace has a file system of its own, which holds what is `held` by itself
+    space_files: int | None = None
+    held: dict[str, tuple[str, ...]] = {}
     rules: tuple[proxy.Rule, ...] = ()  # what the proxy lets through, if the launch waits for one
     heartbeat_seconds: float = 2.0
 
@@ -207,6 +212,7 @@ class _Supervision:
         self.launched_at: float | None = None
         self.last_errors = bytearray()
         self.meter: Meter | None = None
+        self.gauge: Gauge | None = None
         self.quota_stops = 0  # how often growth had to be refused
         self.stopping = ""  # why: cancelled, timed_out, or a limit
         self.kill_at: float | None = None
@@ -301,7 +307,7 @@ class _Supervision:
         # a sandbox's processes die with their namespace; without one, the group is how to find them all
         self.group = cgroups.make(self.order.name, ours, listed=self.enforcement.sandbox == "none")
         held = held_limits(ours, self.group, self.enforcement.sandbox)
-        self.enforcement = self.enforcement.replace(limits={**self.enforcement.limits, **held})
+        self.enforcement = self.enforcement.replace(limits={**self.enforcement.limits, **held, **self.order.held})
         if self.limits.stops_at_quota and self.order.measure is not None:
             self._make_meter(self.order.measure)
         self.free_at_start = self._free_space()
@@ -326,6 +332,7 @@ class _Supervision:
         if ready.body is None:  # else its time begins when it is started, wherever that is
             self._begin_time()
         self.next_beat = time.monotonic() + self.order.heartbeat_seconds
+        self.next_look = time.monotonic() + _LOOK_INTERVAL if self.order.held else None
         watches_disk = self.limits.disk_bytes is not None or self.limits.disk_free_bytes is not None
         self.next_disk_check = time.monotonic() + _DISK_INTERVAL if watches_disk and self.order.workspace else None
         if ready.told is not None:
@@ -348,7 +355,7 @@ class _Supervision:
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.open += [lambda: os.close(read_end), lambda: os.close(write_end)]
         allowed = Allowed(
-            disk=self.order.workspace,
+            disk=self.order.space or self.order.workspace,
             measure=measure,
             max_bytes=self.limits.quota_bytes,
             max_files=self.limits.quota_files,
@@ -484,7 +491,8 @@ class _Supervision:
 
     def _turn(self) -> None:
         now = time.monotonic()
-        times = [self.deadline if not self.stopping else None, self.kill_at, self.next_beat, self.next_disk_check]
+        times = [self.kill_at, self.next_beat, self.next_disk_check, self.next_look]
+        times.append(self.deadline if not self.stopping else None)
         soonest = min(moment for moment in times if moment is not None)
         for descriptor, event in self.poll.poll(max(0, (soonest - now) * 1000 + 1)):
             handler = self.handlers.get(descriptor)
@@ -502,6 +510,9 @@ class _Supervision:
         if self.next_disk_check is not None and now >= self.next_disk_check:
             self.next_disk_check = now + _DISK_INTERVAL
             self._check_disk()
+        if self.next_look is not None and now >= self.next_look:
+            self.next_look = now + _LOOK_INTERVAL
+            self._look_at_space()
 
     def stop(self, why: str, *, at_once: bool = False) -> None:
         """Ask the whole tree to end, and kill what has not after the grace period."""
@@ -537,6 +548,16 @@ class _Supervision:
             self.stop(f"disk limit: over {self.limits.disk_bytes} bytes were written", at_once=True)
         elif self.limits.disk_free_bytes is not None and free < min(self.limits.disk_free_bytes, self.free_at_start):
             self.stop(f"disk limit: less than {self.limits.disk_free_bytes} bytes are free", at_once=True)
+
+    def _look_at_space(self) -> None:
+        """Say how full the workspace's own file system is, which refuses by itself what does not go in."""
+        if self.gauge is None:
+            from carrel.system.space import Gauge
+
+            self.gauge = Gauge(self.order.space, self.order.space_files)
+        for event, size, files in self.gauge.look():
+            self.quota_stops += event == "exceeded"
+            self.hooks.on_quota(event, size, files)
 
     def _read_report(self, _: int) -> None:
         data = os.read(self.report_pipe, 4096)
@@ -726,6 +747,8 @@ class _Supervision:
         if self.meter and self.launched_at is not None:
             self.meter.stop()
             self._hear_meter()
+        if self.order.held and self.launched_at is not None:
+            self._look_at_space()
         gone = self._clear()
         if self.report_pipe in self.handlers:
             while self.report_pipe in self.handlers:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from carrel.errors import CarrelError, CloneFailed, FilesystemError, WorkspaceExists, from_os
+from carrel.errors import CarrelError, CloneFailed, FilesystemError, Unavailable, WorkspaceExists, from_os
 from carrel.model.config import Config, parse_config
 from carrel.model.event import WorkspaceCreated, WorkspaceCreateFailed, WorkspaceCreating, WorkspacePlanned
 from carrel.model.names import format_id
@@ -20,6 +20,7 @@ from carrel.model.source import FillOptions, Place
 from carrel.model.source import parse as parse_source
 from carrel.sources import attach, driver_of
 from carrel.system import metadata
+from carrel.system.stack import has_space
 from carrel.verbs import show
 from carrel.verbs.permit import is_agent, refuse_agents, refuse_confined
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from carrel.model.workspace import Workspace
 
 COPIED = ("copy", "reflink", "btrfs", "plain")  # mechanisms by which a workspace begins with files that are its own
+IMAGE, METERING = "image", "metering"  # of storage.quota; auto is an image for sizes from and below:
+IMAGE_FROM_MB = 16  # less is mostly what a file system needs for itself
+IMAGE_BELOW_MB = 500  # from here on what metering lets through is less than a twentieth of the limit
 DOCUMENTS = ("task_spec.json", "workspace_config.json", "context.json", "run.json")
 
 
@@ -205,12 +209,52 @@ def _stage(
     except FileNotFoundError:
         home.make_private()
         os.mkdir(place.root, 0o755)
+    if not wants_space(home, config) or source.kind == "folder":
+        return _fill(home, place, stated, source, config, progress)
+    from carrel.verbs.space import enter, leave
+
+    inside, notes = enter(home, place, config)
+    try:
+        filled, digest = _fill(home, inside, stated, source, config, progress)
+    except Unavailable as error:  # no view can be had: a copy would fill the space before anything is added
+        if inside == place or home.settings.storage.quota == IMAGE:
+            raise
+        leave(place)
+        notes = [f"its size is held by metering: {error.message}"]
+        filled, digest = _fill(home, place, stated, source, config, progress)
+    except CloneFailed:
+        if inside != place:
+            leave(place)
+            _make_own(place)
+            write_metadata(place.root, stated, config)
+        raise
+    return filled.replace(notes=[*filled.notes, *notes]), digest
+
+
+def wants_space(home: Home, config: Config) -> bool:
+    """Whether a workspace of this size gets a file system of its own: the larger it is, the nearer metering comes."""
+    size, how = config.max_size_mb, home.settings.storage.quota
+    if size is None or how == METERING:
+        return False
+    return how == IMAGE or (IMAGE_FROM_MB <= size < IMAGE_BELOW_MB and os.geteuid() == 0)
+
+
+def _make_own(place: Place) -> None:
     for name in ("output", "tmp"):
         os.mkdir(f"{place.root}/{name}", 0o755)
         if place.owner:
             os.chown(f"{place.root}/{name}", *place.owner)
+
+
+def _fill(
+    home: Home, place: Place, stated: dict[str, Any], source: Source, config: Config, progress: Callable[[str], None]
+) -> tuple[Filled, str]:
+    _make_own(place)
+    options = fill_options(home, config)
+    if has_space(place.layers):
+        options = options.replace(mechanism="overlay")
     try:
-        filled = driver_of(source).fill(source, place, fill_options(home, config), progress)
+        filled = driver_of(source).fill(source, place, options, progress)
     except CloneFailed:
         write_metadata(place.root, stated, config)  # the empty workspace is kept, and says what it was to be
         raise

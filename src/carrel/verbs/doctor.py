@@ -69,6 +69,13 @@ def doctor(home: Home) -> list[Probe]:
             "see overlay and reflink; until then every workspace is a copy",
         ),
         (
+            "quota",
+            lambda: _quota(home),
+            "what holds a run to max_size_mb: a file system of that size is exact, whatever the run does",
+            "start Carrel as root, with e2fsprogs and loop devices (in a container --privileged); metering sees what "
+            "was written a moment later, so a run may be some megabytes over before growth is refused",
+        ),
+        (
             "owners",
             lambda: _owners(home),
             "files of root are the agent's in a workspace, without being touched",
@@ -148,6 +155,20 @@ def _chosen(wanted: str, mechanisms: dict[str, tuple[bool, str]]) -> tuple[bool,
             return name != layers.COPY or wanted == name, "; ".join([f"by {name}", *refused])
         refused.append(f"{name}: {said}")
     return False, f"nothing works of what storage.mechanism allows: {'; '.join(refused)}"
+
+
+def _quota(home: Home) -> tuple[bool, str]:
+    from carrel.system import space
+    from carrel.verbs.create import IMAGE, IMAGE_BELOW_MB, IMAGE_FROM_MB, METERING
+
+    wanted = home.settings.storage.quota
+    if wanted == METERING:
+        return True, "metering, as storage.quota says"
+    reason = space.probe(home.private)
+    if reason is not None:
+        return False, f"no file system of limited size: {reason}" + ("; metering" if wanted != IMAGE else "")
+    sizes = "" if wanted == IMAGE else f" for {IMAGE_FROM_MB} to {IMAGE_BELOW_MB} MB, metering for the rest"
+    return True, f"a file system of limited size{sizes}"
 
 
 def _owners(home: Home) -> tuple[bool, str]:

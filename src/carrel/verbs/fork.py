@@ -10,6 +10,7 @@ from carrel.model.event import WorkspaceCreating, WorkspaceRelayered
 from carrel.model.names import format_id, parse_id
 from carrel.model.source import Source
 from carrel.sources import attach
+from carrel.system.stack import has_space
 from carrel.verbs import show
 from carrel.verbs.create import (
     as_ours,
@@ -21,6 +22,7 @@ from carrel.verbs.create import (
     policy_of,
     record_created,
     rename_into_place,
+    wants_space,
     write_metadata,
 )
 from carrel.verbs.destroy import attach as attach_workspace
@@ -134,8 +136,11 @@ def _build(
     place = place_of(home, stated["uid"], home.staging_path(stated["uid"]))
     final = place.replace(root=stated["workspace_path"])
     try:
-        filled = _fill(home, parent, place, config, progress)
-        digest = write_metadata(place.root, stated, config)
+        os.mkdir(place.root, 0o755)
+        inside, notes = _enter_space(home, parent, place, config)
+        filled = _fill(home, parent, inside, config, progress)
+        filled = filled.replace(notes=[*filled.notes, *notes])
+        digest = write_metadata(inside.root, stated, config)
         rename_into_place(place.root, final.root)
         attach(filled, final)
         base = parent.base or base_of(home, filled, final, stated["uid"])
@@ -148,15 +153,27 @@ def _build(
     return record_created(home, task, stated, filled, digest, base)
 
 
+def _enter_space(home: Home, parent: Workspace, place: Place, config: Config) -> tuple[Place, list[str]]:
+    """Where to build it; a copy of somebody's folder begins with all that is in it, for which no space is made."""
+    origin = filled_in(home, parent)[0].origin
+    if not wants_space(home, config) or (origin.get("kind") == "folder" and not origin.get("forked")):
+        return place, []
+    from carrel.verbs.space import enter
+
+    return enter(home, place, config)
+
+
 def _fill(home: Home, parent: Workspace, place: Place, config: Config, progress: Callable[[str], None]) -> Filled:
     from carrel.sources.fork import fork as fork_files
     from carrel.system.copying import copy_cheaply
 
-    os.mkdir(place.root, 0o755)
     attach_workspace(home, parent)
     filled, parent_place = filled_in(home, parent)
     active = [record["run_id"] for record in show.active_runs(home, parent)]
-    made, parent_filled = fork_files(filled, parent_place, place, fill_options(home, config), progress)
+    options = fill_options(home, config)
+    if has_space(place.layers):
+        options = options.replace(mechanism="overlay")  # a copy would fill the space before anything is added
+    made, parent_filled = fork_files(filled, parent_place, place, options, progress)
     if parent_filled != filled:
         # A crash before this loses nothing: what the parent is made of stands in its stack.
         fact = WorkspaceRelayered(**parent.names(), filled=parent_filled.as_dict())

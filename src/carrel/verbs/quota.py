@@ -20,11 +20,12 @@ import time
 from contextlib import ExitStack, contextmanager
 from stat import S_ISDIR, S_ISREG
 
-from carrel.errors import QuotaExceeded
+from carrel.errors import DiskFull, QuotaExceeded
 from carrel.model.event import QuotaExceeded as QuotaWasExceeded
 from carrel.model.event import QuotaWarned
 from carrel.model.value import Value
 from carrel.system.measure import Measured, measure
+from carrel.system.stack import has_space, own_of
 from carrel.verbs import show
 
 TYPE_CHECKING = False
@@ -87,8 +88,15 @@ def allowance(home: Home, workspace: Workspace) -> Allowance:
         start = filled.get(began, 0)
         return value * unit + (start if isinstance(start, int) else 0) if isinstance(value, int) else None
 
+    size = limit("max_size_mb", MIB, "began_bytes")
+    layers = layers_of(home, workspace)
+    if size is not None and has_space(layers):
+        from carrel.system import space
+
+        if space.is_attached(layers, workspace.path):
+            size = min(size, space.capacity(layers))
     return Allowance(
-        bytes=limit("max_size_mb", MIB, "began_bytes"),
+        bytes=size,
         files=limit("max_files", 1, "began_files"),
         file_bytes=limit("max_file_mb", MIB),
         task_bytes=int(wanted.max_task_size_gb * GIB) if wanted.max_task_size_gb is not None else None,
@@ -96,10 +104,15 @@ def allowance(home: Home, workspace: Workspace) -> Allowance:
     )
 
 
+def layers_of(home: Home, workspace: Workspace) -> str:
+    """The directory of the workspace's layers, and of its space if it has one."""
+    return f"{home.private}/layers/{workspace.uid}"
+
+
 def _uppers(home: Home, workspace: Workspace) -> list[str]:
-    layers = f"{home.private}/layers/{workspace.uid}"
+    own = own_of(layers_of(home, workspace))
     try:
-        return [f"{layers}/{name}" for name in os.listdir(layers) if name.startswith("upper.")]
+        return [f"{own}/{name}" for name in os.listdir(own) if name.startswith("upper.")]
     except FileNotFoundError:
         return []
 
@@ -107,6 +120,12 @@ def _uppers(home: Home, workspace: Workspace) -> list[str]:
 def exclusive(home: Home, workspace: Workspace) -> Measured:
     """What the workspace takes, measured now; costs as much as it has added, whatever it shares."""
     root = workspace.trash_path if workspace.state == "destroyed" else workspace.path
+    layers = layers_of(home, workspace)
+    if has_space(layers):
+        from carrel.system import space
+
+        if not space.is_attached(layers, root):  # nobody sees how many files there are
+            return Measured(bytes=space.taken(layers), files=0)
     try:
         names = os.listdir(root)
     except OSError:
@@ -248,10 +267,16 @@ class Room:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._held.close()
         if self._root is not None:
             self._root.close()
+        if isinstance(error, DiskFull) and has_space(layers_of(self._home, self._workspace)):
+            # The workspace's own file system is full, which needs some room for itself.
+            self._held = ExitStack()
+            with self._alone():
+                count = self._measure(self._count())
+                self._refuse(count, "size", count.bytes, self._allowed.bytes or count.bytes, more=0)
 
     @contextmanager
     def limiting(self, limit: int, *, size: int | None, append: bool = False) -> Iterator[int]:

@@ -7,6 +7,7 @@ usually none. A step whose lock is held has a living owner and is left alone.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from carrel.errors import CarrelError, DiskFull, PermissionDenied, WorkspaceBusy
 from carrel.model.event import (
@@ -18,6 +19,7 @@ from carrel.model.event import (
 )
 from carrel.model.value import Value
 from carrel.model.workspace import Workspace
+from carrel.system.stack import has_space
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -158,8 +160,17 @@ def clear_away(home: Home, uid: str, staging: str, final: str) -> None:
     """Remove what was built for a workspace that never came to be: out of sight at once, then deleted."""
     from carrel.system.removal import remove_tree
 
+    layers = f"{home.private}/layers/{uid}"
+    is_ours = _is_of(final, uid)
+    if has_space(layers):
+        from carrel.system import space
+
+        _unmount_below(final)
+        space.detach(layers, final)
+        with suppress(OSError):
+            os.rmdir(final)  # where the space was to be seen: empty if it is ours
     # What stands in the workspace's place is ours only if it says so: a stranger's files are never touched.
-    paths = [staging, f"{home.private}/layers/{uid}", *([final] if _is_of(final, uid) else [])]
+    paths = [staging, layers, *([final] if is_ours else [])]
     for number, path in enumerate(paths):
         aside = f"{home.private}/staging/{uid}.{number}"
         if os.path.lexists(aside):  # somebody died at this very place

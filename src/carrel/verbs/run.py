@@ -40,12 +40,13 @@ from carrel.model.event import (
 from carrel.model.run import Run
 from carrel.model.value import Value
 from carrel.system import control
+from carrel.system.stack import has_space, space_of
 from carrel.verbs import show
 from carrel.verbs.create import materialise, write_run
 from carrel.verbs.destroy import attach
 from carrel.verbs.execute import permit_run, refuse_reaching_out
 from carrel.verbs.permit import judged
-from carrel.verbs.quota import exclusive, forget_count, run_allowance
+from carrel.verbs.quota import exclusive, forget_count, layers_of, run_allowance
 from carrel.verbs.reach import reach_of
 
 TYPE_CHECKING = False
@@ -395,15 +396,24 @@ def supervise(home: Home, run_id: str) -> None:
     allowed, bound = run_allowance(home, workspace)
     forget_count(home, workspace.uid)
     hooks: Any = _Hooks(home, found, allowed, bound)
+    layers = layers_of(home, workspace)
+    has_own = has_space(layers)
+    is_held = has_own and bound == "size"  # by the kernel; else others count too, and somebody has to watch
+    quotas = [
+        name for name, most in (("quota_bytes", allowed.bytes), ("quota_files", allowed.files)) if most is not None
+    ]
     order = supervisor.Order(
         directory=directory,
         name=f"aw-{run_id}",
-        limits=_limits(spec, allowed),
+        limits=_limits(spec, allowed.replace(bytes=None, files=None) if is_held else allowed),
+        space=space_of(layers) if has_own else "",
+        space_files=allowed.files,
+        held=dict.fromkeys(quotas, ("file system of limited size",)) if is_held else {},
         terminal=spec.tty,
         rows=spec.rows,
         columns=spec.columns,
         stdin=spec.stdin,
-        workspace=workspace.path,
+        workspace=home.workspaces_path if has_own else workspace.path,
         measure=lambda: exclusive(home, workspace),
         rules=_rules(spec.network, home.settings.sandbox.secrets),
     )

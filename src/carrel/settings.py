@@ -67,6 +67,7 @@ class Archives(Value):
 
     max_gb: float = 100  # unpacked
     max_files: int = 5_000_000
+    max_objects_mb: int | None = 2048  # of git objects that a workspace borrows; more stay out of its archive
     max_ratio: int = 1000  # how much may come out of one byte, after the first 64 MB
     outside_links: bool = False  # whether links that lead out of the workspace are taken from archives of others
 

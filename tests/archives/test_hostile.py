@@ -138,9 +138,9 @@ def without_folder(forge: Forge) -> None:
     del forge.parts[forge.find("work/d")]
 
 
-def version_two(forge: Forge) -> None:
+def version_three(forge: Forge) -> None:
     head = json.loads(forge.parts[0][1])
-    forge.parts[0] = plain("archive.json", json.dumps({**head, "version": 2}).encode())
+    forge.parts[0] = plain("archive.json", json.dumps({**head, "version": 3}).encode())
 
 
 def out_of_order(forge: Forge) -> None:
@@ -269,7 +269,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "an event left out": (event_left_out, DAMAGED),
     "an event put in": (event_put_in, DAMAGED),
     "no history": (without_events, BAD),
-    "another format": (version_two, BAD),
+    "another format": (version_three, BAD),
     "a state that is not there": (no_such_state, BAD),
     "files that are another state": (wrong_now, DAMAGED),
     "a state at no time": (odd_state, BAD),

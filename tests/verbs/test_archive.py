@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +13,10 @@ from pathlib import Path
 import pytest
 
 import carrel
+from archives.forge import Forge, plain
+from carrel.archives.write import PACK
 from carrel.errors import (
+    ArchiveDamaged,
     ArchiveNotFound,
     FileExists,
     Forbidden,
@@ -25,7 +29,7 @@ from carrel.local import Local
 from carrel.model.event import Caller
 from carrel.settings import Settings
 from needs import need_program
-from situations import check_after_crash
+from situations import check_after_crash, names_in
 
 MANY = 50_000 if os.environ.get("AW_LOAD") == "full" else 2_000  # read now: a test's environment is empty
 
@@ -385,19 +389,95 @@ def test_the_chain_holds_for_any_caller(workspaces: Local, elsewhere: Local) -> 
     ]
 
 
-def test_a_clone_that_is_brought_back_in_its_home_has_its_history(
-    workspaces: Local, elsewhere: Local, origin: Path
-) -> None:
-    """Its repository borrows the objects of the mirror, which runs see; an archive cannot say where they are."""
+def commit(origin: Path) -> None:
     need_program("git")
     git = ["git", "-C", str(origin), "-c", "user.name=t", "-c", "user.email=t@t"]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
         subprocess.run([*git, *command], check=True)
-    workspaces.create(f"clone:{origin}", id="fix/a")
+
+
+def said(workspaces: Local, id: str, *command: str) -> str:
+    run = workspaces.wait(workspaces.run(id, list(command)).id)
+    return b"".join(data for _, _, data in workspaces.output(run.id)).decode()
+
+
+def test_a_clone_that_is_brought_back_in_its_home_borrows_what_it_borrowed(workspaces: Local, origin: Path) -> None:
+    commit(origin)
+    before = workspaces.create(f"clone:{origin}", id="fix/a")
     done = workspaces.archive("fix/a")
-    workspaces.create(f"archive:{done.path}", id="fix/b")
-    run = workspaces.wait(workspaces.run("fix/b", ["git", "log", "--format=%s"]).id)
-    assert b"".join(data for _, _, data in workspaces.output(run.id)) == b"first\n"
+    back = workspaces.create(f"archive:{done.path}", id="fix/b")
+    assert said(workspaces, "fix/b", "git", "log", "--format=%s") == "first\n"
+    assert back.filled["origin"]["borrows"] == before.filled["origin"]["borrows"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("source", ["clone", "overlay"])
+def test_git_works_on_another_machine_where_nothing_is_left_of_the_origin(
+    workspaces: Local, elsewhere: Local, origin: Path, home_path: str, tmp_path: Path, source: str
+) -> None:
+    commit(origin)
+    if source == "overlay":  # of a linked work tree: its objects are in the repository
+        subprocess.run(["git", "-C", origin, "worktree", "add", "-q", tmp_path / "linked"], check=True)
+    workspaces.create(f"clone:{origin}" if source == "clone" else f"overlay:{tmp_path / 'linked'}", id="fix/a")
+    identity = ("-c", "user.name=a", "-c", "user.email=a@a")
+    workspaces.snapshot("fix/a", label="first")
+    workspaces.write_file("fix/a", "work/new.py", "new\n")
+    said(workspaces, "fix/a", "git", "add", "-A")
+    said(workspaces, "fix/a", "git", *identity, "commit", "-qm", "second")
+    workspaces.write_file("fix/a", "work/README", "changed\n")
+    done = workspaces.archive("fix/a", str(tmp_path / "one.aw.tar.zst"))
+    for desk in workspaces.list():
+        workspaces.destroy(desk.id, force=True)
+    workspaces.sweep(everything=True)
+    for gone in (home_path, origin):
+        shutil.move(gone, f"{gone}-is-gone")
+    back = elsewhere.create(f"archive:{done.path}", id="new/a")
+    assert "not in the archive" not in str(back.filled["notes"])
+    assert said(elsewhere, "new/a", "git", "log", "--format=%s") == "second\nfirst\n"
+    assert said(elsewhere, "new/a", "git", "status", "--short") == " M README\n"
+    said(elsewhere, "new/a", "git", *identity, "commit", "-qam", "third")
+    assert said(elsewhere, "new/a", "git", "log", "--format=%s") == "third\nsecond\nfirst\n"
+    assert said(elsewhere, "new/a", "git", "fsck", "--full").splitlines() == []
+    (there,) = [each for each in elsewhere.snapshots("new/a") if each.label == "first"]
+    elsewhere.restore("new/a", there.id)
+    assert said(elsewhere, "new/a", "git", "log", "--format=%s") == "first\n"
+    (fork,) = elsewhere.fork("new/a")
+    elsewhere.destroy("new/a", force=True)
+    elsewhere.sweep(everything=True)
+    assert said(elsewhere, fork.id, "git", "log", "--format=%s") == "first\n"
+    assert elsewhere.repair() == []
+
+
+def test_objects_that_are_none_are_refused_and_leave_nothing(
+    workspaces: Local, elsewhere: Local, origin: Path, tmp_path: Path
+) -> None:
+    commit(origin)
+    workspaces.create(f"clone:{origin}", id="fix/a")
+    forge = Forge(workspaces.archive("fix/a", str(tmp_path / "one.aw.tar.zst")).path)
+    (number,) = [at for at, part in enumerate(forge.parts) if PACK.encode() in part[0][:100]]
+    good = forge.parts[number][1]
+    for bad in (b"PACK nothing", good[:-40] + bytes(40), b""):
+        forge.parts[number] = plain(PACK, bad)
+        path = forge.write(tmp_path / "hostile")
+        with pytest.raises(ArchiveDamaged, match="git objects"):
+            elsewhere.create(f"archive:{path}", id="new/a")
+        home = tmp_path / "elsewhere"
+        assert elsewhere.list(all=True) == []
+        assert names_in(home / "cache" / "mirrors") == []
+        assert names_in(home / "workspaces" / ".carrel" / "layers") == []
+        assert names_in(home / "snapshots" / "packs") == []
+    forge.parts[number] = plain(PACK, good)
+    assert elsewhere.create(f"archive:{forge.write(tmp_path / 'honest')}", id="new/a").state == "ready"
+
+
+def test_objects_over_the_limit_stay_out_and_that_is_said(
+    home_path: str, elsewhere: Local, settings: Settings, origin: Path
+) -> None:
+    commit(origin)
+    few = settings.replace(archives=settings.archives.replace(max_objects_mb=0))
+    with carrel.open(home_path, settings=few) as workspaces:
+        workspaces.create(f"clone:{origin}", id="fix/a")
+        done = workspaces.archive("fix/a")
     back = elsewhere.create(f"archive:{done.path}", id="fix/b")
     assert "borrows" not in str(back.filled["origin"])
     assert "borrows objects that are not in the archive" in str(back.filled["notes"])
+    assert "max_objects_mb" in str(back.filled["notes"])

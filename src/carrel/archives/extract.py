@@ -24,20 +24,24 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Extractor:
-    """Takes what a `Reader` gives; `fd` is the directory to fill, which it closes, `history` gets the lines."""
+    """Takes what a `Reader` gives; `fd` is the directory to fill, which it closes, `history` gets the lines, and the
+    file at `pack`, which is made when there is something for it, the borrowed objects."""
 
-    def __init__(self, fd: int, objects: Writer, history: IO[bytes], owner: tuple[int, int] | None) -> None:
+    def __init__(self, fd: int, objects: Writer, history: IO[bytes], owner: tuple[int, int] | None, pack: str) -> None:
         self._folders = Folders(fd)
         self._objects = objects
         self._history = history
         self._owner = owner
         self._large = -1
+        self._pack = pack
+        self._packed = -1
 
     def close(self) -> None:
         """Give back all descriptors."""
         self._folders.close()
-        if self._large >= 0:
-            os.close(self._large)
+        for descriptor in (self._large, self._packed):
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def line(self, line: bytes) -> None:
         """A line of the history."""
@@ -46,6 +50,17 @@ class Extractor:
     def object(self, data: bytes) -> None:
         """Something that states are made of."""
         self._objects.put(data)
+
+    def pack(self, data: bytes) -> None:
+        """Some bytes of the pack of borrowed objects."""
+        try:
+            if self._packed < 0:
+                self._packed = os.open(self._pack, _NEW, 0o600)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._packed, view) :]
+        except OSError as error:
+            raise from_os(error, "the new workspace") from error
 
     def folder(self, path: str) -> None:
         """Make a directory for us to fill; its mode comes last."""

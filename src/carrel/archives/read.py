@@ -19,7 +19,7 @@ from carrel.archives import headers
 from carrel.archives.headers import FILE, FOLDER, LINK, Member
 from carrel.archives.history import MAX_LINE, History
 from carrel.archives.trees import Known, Weight
-from carrel.archives.write import FORMAT, VERSION, manifest_line
+from carrel.archives.write import FORMAT, PACK, VERSION, manifest_line
 from carrel.errors import ArchiveDamaged, ArchiveTooLarge, InvalidArchive, ToolMissing
 from carrel.model.value import Value
 from carrel.snapshots.entries import CHUNK, DIR, Entry, encode_entry, encode_pieces, flags
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
         def object(self, data: bytes) -> None:
             """Something that states are made of."""
 
+        def pack(self, data: bytes) -> None:
+            """Some bytes of the pack of borrowed objects."""
+
 
 _MAX_DOCUMENT = 16 << 20
 _MAX_TREE = 256 << 20  # a directory of millions of names
@@ -73,6 +76,7 @@ class Contents(Value):
     full_bytes: int
     members: int
     outside: list[tuple[str, str]]  # the first links that lead out of the workspace: name and target
+    pack: str = ""  # the digest of the objects that its repository borrows, if they are in it
 
 
 class Unpacking:
@@ -200,13 +204,17 @@ class Reader:
     def read(self) -> Contents:
         """Everything; raises InvalidArchive, ArchiveDamaged, ArchiveTooLarge or what is wrong with a path."""
         head = _object(self._document(self._expect("archive.json")), "archive.json")
-        if head.get("format") != FORMAT or head.get("version") != VERSION:
+        if head.get("format") != FORMAT or head.get("version") not in (1, VERSION):
             raise InvalidArchive(
                 f"this is {str(head.get('format'))[:40]!r} of version {str(head.get('version'))[:10]}",
                 hint=f"this Carrel reads version {VERSION}",
             )
         self._events(self._expect("events.jsonl"))
+        pack = ""
         member = self._metadata(self._next())
+        if member.name == PACK:
+            pack = self._pack(_plain(member))
+            member = self._next()
         while member.name.partition("/")[0] in ("work", "output", "CLAUDE.md", "AGENTS.md"):
             self._present(member)
             member = self._next()
@@ -226,6 +234,7 @@ class Reader:
             full_bytes=self._in.given,
             members=self._members,
             outside=self._known.outside,
+            pack=pack,
         )
 
     # -- members -------------------------------------------------------------------------------------------------------
@@ -297,6 +306,21 @@ class Reader:
             _object(self._document(_plain(member)), member.name)
             member = self._next()
         return member
+
+    def _pack(self, member: Member) -> str:
+        """The borrowed objects; gives their digest. What is in them is for git to say."""
+        if not member.size:
+            raise ArchiveDamaged("the git objects in the archive are none")
+        digest, left = sha256(), member.size
+        while left:
+            data = self._in.read(min(left, _OUT))
+            left -= len(data)
+            digest.update(data)
+            self._to.pack(data)
+            self._progress(self._in.taken)
+        self._pad(member)
+        self._note(member, digest.hexdigest())
+        return digest.hexdigest()
 
     # -- the present state ---------------------------------------------------------------------------------------------
 
@@ -512,3 +536,4 @@ class Nowhere:
     def piece(self, at: int, data: bytes) -> None: ...
     def end(self, path: str, entry: Entry) -> None: ...
     def object(self, data: bytes) -> None: ...
+    def pack(self, data: bytes) -> None: ...

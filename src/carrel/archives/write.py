@@ -3,6 +3,7 @@
     archive.json        which workspace of which home this is, and how it was made
     events.jsonl        its history (see chain.py)
     .aw/…               its metadata documents
+    git/borrowed.pack   the objects that its repository reads from elsewhere, if it does (see borrowed.py)
     AGENTS.md CLAUDE.md output/… work/…      the present state, as any tar unpacks it
     objects/contents/…  objects/lists/…  objects/trees/…     what the other states have and the present one has not
     manifest.jsonl      a line for each member above, with its digest; then a line that sums up
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from carrel.snapshots.trees import Tree
 
 FORMAT = "carrel archive"
-VERSION = 1
+VERSION = 2  # 1 has no borrowed objects
+PACK = "git/borrowed.pack"
 _ZEROS = bytes(CHUNK)
 _BLOCK = 1 << 20
 _LEVEL = 3

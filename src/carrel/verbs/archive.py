@@ -90,6 +90,7 @@ def archive(
             told = _teller(home, workspace, taken, progress) if progress else None
             writer = Writer(target.write, spool, threads=os.cpu_count() or 1, progress=told)
             chain = _write_beginning(home, workspace, writer)
+            missing = _write_borrowed(home, workspace, writer)
             states = _write_states(home, workspace, taken, writer)
             summary = {
                 **states,
@@ -97,6 +98,7 @@ def archive(
                 "files": writer.files,
                 "left_out": [each.as_dict() for each in taken.left_out],
                 "torn": list(taken.torn),
+                "missing": missing,
             }
             writer.finish(summary)
         done = Archived(
@@ -208,6 +210,40 @@ def _write_beginning(home: Home, workspace: Workspace, writer: Writer) -> list[d
         if document is not None:
             writer.add_bytes(f".aw/{name}", document)
     return chain
+
+
+def _write_borrowed(home: Home, workspace: Workspace, writer: Writer) -> list[str]:
+    """The git objects that the workspace's repository reads from elsewhere; gives why they are missing if they are."""
+    from carrel.archives.borrowed import are_objects, pack
+    from carrel.archives.write import PACK
+    from carrel.errors import CarrelError
+    from carrel.system.copying import remove_tree
+    from carrel.system.measure import measure
+
+    origin: Any = workspace.filled.get("origin") or {}
+    borrows = [str(path) for path in origin.get("borrows", ())]
+    found = [path for path in borrows if are_objects(path)]
+    missing = [
+        f"{os.path.basename(os.path.dirname(path))}: not objects of git" for path in borrows if path not in found
+    ]
+    size, most = measure(*found).bytes, home.settings.archives.max_objects_mb
+    if found and most is not None and size > most << 20:
+        return [*missing, f"{size >> 20} MB of objects are over archives.max_objects_mb"]
+    if not found:
+        return missing
+    aside = f"{home.private}/staging/{workspace.uid}.pack"  # which `repair` clears away
+    remove_tree(aside)
+    os.mkdir(aside, 0o700)
+    try:
+        file = pack(found, aside)
+        if file is not None:
+            with open(file, "rb") as source:
+                writer.add_stream(PACK, os.fstat(source.fileno()).st_size, iter(lambda: source.read(1 << 20), b""))
+    except CarrelError as error:  # without git, or from a repository that is damaged: the files are worth it alone
+        missing.append(error.message)
+    finally:
+        remove_tree(aside)
+    return missing
 
 
 def _spool_history(home: Home, workspace: Workspace, spool: IO[bytes]) -> list[dict[str, object]]:

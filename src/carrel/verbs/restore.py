@@ -15,6 +15,7 @@ from carrel.model.event import SnapshotRestored, SnapshotRestoreFailed, Snapshot
 from carrel.model.policy import strictest
 from carrel.verbs import show
 from carrel.verbs.create import materialise
+from carrel.verbs.destroy import filled_in
 from carrel.verbs.keep import make_way
 from carrel.verbs.permit import judged
 from carrel.verbs.snapshot import find_root, is_live, keep
@@ -154,6 +155,22 @@ def finish(home: Home, workspace: Workspace) -> Restored:
                 )
                 record_end(home, store, workspace.task_id, failed)
             raise
+        _keep_borrowing(home, workspace)
         fact = SnapshotRestored(**step, written=done.written, removed=done.removed)
         record_end(home, store, workspace.task_id, fact)
     return done
+
+
+def _keep_borrowing(home: Home, workspace: Workspace) -> None:
+    """A state that came with an archive names objects on the machine that it was kept on: they are in the cache now."""
+    origin: Any = workspace.filled.get("origin") or {}
+    borrows = origin.get("borrows") or []
+    if (
+        origin.get("kind") == "archive"
+        and borrows
+        and str(borrows[0]).startswith(f"{home.path}/cache/mirrors/archived")
+    ):
+        from carrel.archives.borrowed import point_to
+
+        place = place_of_state(home, workspace)
+        point_to(place.work or f"{place.root}/work", str(borrows[0]), filled_in(home, workspace)[1].owner)

@@ -13,9 +13,16 @@ from __future__ import annotations
 import math
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from carrel.errors import InvalidArchive, InvalidConfig, SymlinkOutsideWorkspace, WorkspaceExists
+from carrel.errors import (
+    ArchiveDamaged,
+    InvalidArchive,
+    InvalidConfig,
+    SymlinkOutsideWorkspace,
+    ToolFailed,
+    WorkspaceExists,
+)
 from carrel.model.config import parse_config
 from carrel.model.event import SnapshotImported, WorkspaceCreating
 from carrel.model.names import format_id
@@ -98,13 +105,14 @@ def unarchive(
                 whole = _config(contents, given, default)
                 stated["config"] = whole.stated()
                 states = _states(home, contents, stated)
+                filled = _filled(home, location, contents, place)
             digest = _write_metadata(place, stated, whole, given)
             rename_into_place(place.root, final.root)
         except BaseException as error:
             fail(home, task, stated, place, final, error)
             raise as_ours(error, workspace_id) from error
         base = str(contents.summary["base"])
-        return record_created(home, task, stated, _filled(home, location, contents), digest, base, *states)
+        return record_created(home, task, stated, filled, digest, base, *states)
 
 
 @contextmanager
@@ -126,7 +134,7 @@ def _read(home: Home, location: str, place: Place, progress: Callable[[str], Non
             open(history_path(home, place.uid), "xb") as history,
         ):
             root = os.open(place.root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            extractor = Extractor(root, objects, history, place.owner)
+            extractor = Extractor(root, objects, history, place.owner, _pack_path(place))
             try:
                 contents = Reader(chunks, caps_of(home), extractor, _teller(progress, size)).read()
             finally:
@@ -198,7 +206,11 @@ def _workspace(contents: Contents) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _filled(home: Home, location: str, contents: Contents) -> Filled:
+def _pack_path(place: Place) -> str:
+    return f"{place.layers}/borrowed.pack"
+
+
+def _filled(home: Home, location: str, contents: Contents, place: Place) -> Filled:
     workspace = _workspace(contents)
     archived = {
         "id": workspace.get("workspace_id"),
@@ -218,11 +230,31 @@ def _filled(home: Home, location: str, contents: Contents) -> Filled:
         "chain": chain[:_FEW],
     }
     borrowed, notes = _borrowed(home, contents), _notes(contents)
+    if borrowed is None and contents.pack:
+        borrowed = _bring_objects(place, contents.pack)
     if borrowed is None:
-        notes.append("its repository borrows objects that are not in the archive: clone it again where they are missed")
+        why: Any = contents.summary.get("missing")
+        reason = f" ({str(why[0])[:200]})" if isinstance(why, list) and why else ""
+        notes.append(
+            f"its repository borrows objects that are not in the archive{reason}: clone it again where they are missed"
+        )
     elif borrowed:
         origin["borrows"] = borrowed
+    with suppress(FileNotFoundError):
+        os.unlink(_pack_path(place))
     return Filled(mechanism=PLAIN, layers=[], origin=origin, notes=notes)
+
+
+def _bring_objects(place: Place, digest: str) -> list[str]:
+    """Keep the objects that came along in the cache, and let the workspace's repository read them there."""
+    from carrel.archives.borrowed import point_to, unpack
+
+    try:
+        objects = unpack(_pack_path(place), digest, place.cache)
+    except ToolFailed as error:
+        raise ArchiveDamaged(f"the git objects in the archive are none: {error.message}") from error
+    point_to(f"{place.root}/work", objects, place.owner)
+    return [objects]
 
 
 def _borrowed(home: Home, contents: Contents) -> list[str] | None:

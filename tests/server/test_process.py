@@ -20,7 +20,7 @@ import carrel
 from carrel.errors import CarrelError, Unavailable
 from carrel.local import Local
 
-from .conftest import Wire
+from .conftest import Answer, Wire
 
 SECONDS = 20.0 if os.environ.get("AW_LOAD") == "full" else 3.0
 
@@ -81,6 +81,22 @@ def test_it_says_where_it_is_and_ends_when_told(served: Served, workspaces: Loca
     assert wire.token not in said
     assert workspaces.find_server() is None
     assert workspaces.exists("t/a")
+
+
+def test_a_request_that_outlasts_the_end_is_told_so_and_nothing_looks_like_a_bug(served: Served) -> None:
+    wire = served.wire
+    assert wire.ask("POST", "/api/workspaces", {"id": "t/a"}).status == 201
+    answers: list[Answer] = []
+    slow = {"command": ["sh", "-c", "echo > begun; sleep 60"]}
+    asking = threading.Thread(target=lambda: answers.append(wire.ask("POST", "/api/workspaces/t/a/commands", slow)))
+    asking.start()
+    while wire.ask("HEAD", "/api/workspaces/t/a/files/work/begun").status != 200:
+        time.sleep(0.05)
+    code, said = served.end()
+    asking.join()
+    assert code == 0
+    assert "Traceback" not in said
+    assert (answers[0].status, answers[0].code) == (503, "unavailable")
 
 
 def test_settings_are_read_again_on_request(served: Served, home_path: str) -> None:

@@ -28,6 +28,7 @@ from carrel.errors import (
     TooLarge,
     TooMany,
     TooSlow,
+    Unavailable,
     UnsupportedType,
     WrongHost,
 )
@@ -99,11 +100,22 @@ class Guard:
             note("refused", request_id=request_id, code=error.code, path=scope["path"], message=error.message)
             await reply.refuse(error)
         else:
-            await self.app(scope, receive, reply)
+            await self._answer(scope, receive, reply)
         finally:
             if state.get("is_slow"):
                 self._slow -= 1
             reply.finish()
+
+    async def _answer(self, scope: Any, receive: Any, reply: _Reply) -> None:
+        """Let the application answer; a request that takes longer than the end of the server allows is told so."""
+        try:
+            await self.app(scope, receive, reply)
+        except asyncio.CancelledError:
+            if not self.front.stopping.is_set() or reply.has_begun:
+                raise
+            await reply.refuse(
+                Unavailable("the server is ending, and this may be done or not", hint="look, or repeat it with its key")
+            )
 
     def _check(self, scope: Any, receive: Any) -> Any:
         """Rules 3 to 6; gives the `receive` that counts."""
@@ -156,6 +168,11 @@ class _Reply:
                 given.append((b"connection", b"close"))
             message = {**message, "headers": given}
         await self._send(message)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether something was sent."""
+        return self._status != 0
 
     async def refuse(self, error: CarrelError) -> None:
         """Answer with an error and let the connection go."""

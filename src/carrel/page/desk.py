@@ -40,7 +40,7 @@ class Desk:
         self.story = Story(workspace_id, self.verbs, site.board)
         self._renewers: dict[str, Callable[[], Awaitable[None]]] = {}
         self._waiting: dict[str, Callable[[], Awaitable[None]]] = {}
-        self._tab = ""
+        self.tab = ""  # the one that is looked at
         self._old: set[str] = set()  # tabs that show less than what happened
         self._rested = 0.0
         self._mark: tuple[int, int] | None = None
@@ -53,7 +53,7 @@ class Desk:
         self._renewers[tab] = renew or begin
 
     async def _opened(self, tab: str) -> None:
-        self._tab = tab
+        self.tab = tab
         begin = self._waiting.pop(tab, None)
         if begin is not None:
             self._old.discard(tab)
@@ -63,9 +63,9 @@ class Desk:
 
     async def _renew(self) -> None:
         """Renew the tab that is looked at; the others wait until they are."""
-        self._old.discard(self._tab)
-        if self._tab and self._tab not in self._waiting:
-            await self._renewers[self._tab]()
+        self._old.discard(self.tab)
+        if self.tab and self.tab not in self._waiting:
+            await self._renewers[self.tab]()
 
     def show(self, tab: str) -> None:
         with frame(self.site, "/"):

@@ -53,7 +53,7 @@ class _Runs:
                 with ui.row().classes("w-full items-start no-wrap"):
                     self.title = ui.label("").classes("mono grow break-all line-clamp-3")
                     self.stop = ui.button("Stop", icon="stop", on_click=self._stop).props(
-                        "no-caps no-wrap outline dense"
+                        'no-caps no-wrap outline padding="4px 12px"'
                     )
                 self.screen = ui.xterm(dict(_SCREEN)).classes("w-full").style("height: min(52vh, 34rem)")
                 self.screen.on_data(self._typed)

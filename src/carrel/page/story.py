@@ -9,6 +9,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
+from carrel.model.moment import seconds
+from carrel.model.snapshot import Snapshot
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
     from carrel.model.event import Event
     from carrel.model.operation import Operation
     from carrel.model.run import Run
-    from carrel.model.snapshot import Snapshot
     from carrel.page.board import Board
 
 MOST = 500  # of each kind
@@ -68,10 +70,12 @@ class Story:
         own = [event for event in events if event.event_data.get("workspace_id") == self.id]
         for event in own:
             self._look_up(event)
-        if any(not event.event_type.startswith(("file_", "run_", "approval_")) for event in own):
+        if any(event.event_data.get("operation_id") or event.event_type == "snapshot_imported" for event in own):
             self._read_states()
 
     def _look_up(self, event: Event) -> None:
+        if event.event_type in ("snapshot_taken", "snapshot_dropped"):
+            self._take_state(event)
         run_id, approval_id = (str(event.event_data.get(key) or "") for key in ("run_id", "approval_id"))
         if event.event_type.startswith("run_") and run_id:
             self.runs[run_id] = self._verbs.get_run(run_id)
@@ -79,6 +83,16 @@ class Story:
         elif event.event_type.startswith("approval_") and approval_id:
             self.approvals[approval_id] = self._verbs.get_approval(approval_id)
             _forget_oldest(self.approvals)
+
+    def _take_state(self, event: Event) -> None:
+        """Add a kept state, or leave one out: the event says all that is shown of it."""
+        said = event.event_data
+        self.snapshots = [each for each in self.snapshots if each.id != said["snapshot_id"]]
+        if event.event_type == "snapshot_taken":
+            root, cause, label = (str(said.get(name, "")) for name in ("root", "cause", "label"))
+            at = seconds(event.recorded_at)
+            kept = Snapshot(id=str(said["snapshot_id"]), root=root, taken_at=at, cause=cause, label=label)
+            self.snapshots = _newest([*self.snapshots, kept])
 
 
 def _newest(found: Iterable[T]) -> list[T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 _MOST_ENTRIES = 150  # in the list
 _MOST_DRAWN = 500  # in the chart
-_DRAW_SECONDS = 5  # between two looks at how long something is going on
+_DRAW_SECONDS = 2
+_GOES_ON_SECONDS = 5  # between two looks at how long something goes on
 LANES = ("Runs", "States", "Given back", "Approvals")
 _BAR = """(params, api) => {
     const a = api.coord([api.value(0), api.value(2)]), b = api.coord([api.value(1), api.value(2)]);
@@ -50,13 +52,14 @@ def show(desk: Desk) -> None:
 class _Timeline:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.drawn_at = 0.0
+        self.drawn_at, self.is_old = 0.0, False
         self.entries: list[Entry] = []
         self.lines: dict[Entry, ui.row] = {}
         self.chart = ui.echart({"xAxis": {}, "yAxis": {}, "series": []}).classes("panel w-full h-48")
         self.listed = ui.column().classes("w-full gap-1 mt-2")
         self.more = ui.label("").classes("dim mt-1")
         desk.on_open("Timeline", self._renew)
+        ui.timer(_DRAW_SECONDS, self._keep_drawn)
 
     async def _renew(self) -> None:
         story = await attempt(self.desk.story.renew)
@@ -65,13 +68,21 @@ class _Timeline:
         found = _entries(story)
         if found != self.entries:
             self.entries = found
+            self.is_old = True
             self._list()
-            self._draw()
-        elif time.time() - self.drawn_at > _DRAW_SECONDS and any(entry.until is None for entry in found):
+            if not self.drawn_at:
+                self._draw()
+
+    def _keep_drawn(self) -> None:
+        """Draw what is new, and now and then what goes on; not as often as something happens."""
+        goes_on = any(entry.until is None for entry in self.entries)
+        if self.desk.tab == "Timeline" and (
+            self.is_old or (goes_on and time.time() - self.drawn_at > _GOES_ON_SECONDS)
+        ):
             self._draw()
 
     def _draw(self) -> None:
-        self.drawn_at = time.time()
+        self.drawn_at, self.is_old = time.time(), False
         self.chart.options.clear()
         self.chart.options.update(_drawn(self.entries))
         self.chart.update()
@@ -117,7 +128,7 @@ def _drawn(entries: list[Entry]) -> dict[str, Any]:
     bars = [
         {
             "value": [entry.at * 1000, (entry.until or now) * 1000, entry.lane],
-            "itemStyle": {"color": "#0f7f7a" if entry.good else "#a40e26"},
+            "itemStyle": {"color": "#0f7f7a" if entry.good else "#c23a4b"},
             "name": entry.title,
         }
         for entry in entries
@@ -131,14 +142,15 @@ def _drawn(entries: list[Entry]) -> dict[str, Any]:
         "tooltip": {":formatter": "p => p.name.replace(/[&<>]/g, c => ({'&': '&amp;', '<': '&lt;', '>': '&gt;'}[c]))"},
         "animation": False,
         "series": [
-            {"type": "custom", ":renderItem": _BAR, "encode": {"x": [0, 1], "y": 2}, "data": bars},
-            {"type": "scatter", "symbolSize": 11, "color": "#3b5b76", "data": points},
+            # As JSON: the framework would look into every value of a list, and again for each that comes.
+            {"type": "custom", ":renderItem": _BAR, "encode": {"x": [0, 1], "y": 2}, ":data": json.dumps(bars)},
+            {"type": "scatter", "symbolSize": 11, "color": "#5b87ad", ":data": json.dumps(points)},
         ],
     }
 
 
 def _line(desk: Desk, entry: Entry) -> ui.row:
-    with ui.row().classes("w-full items-center gap-x-3 gap-y-0 lg:flex-nowrap") as line:
+    with ui.row().classes("w-full items-center gap-x-3 gap-y-0 lg:flex-nowrap lg:min-h-9") as line:
         ui.label(clock(entry.at)).classes("dim mono lg:w-36 shrink-0")
         ui.label(LANES[entry.lane]).classes("lg:w-24 shrink-0")
         ui.label(entry.title).classes("break-all w-full lg:w-auto lg:grow")

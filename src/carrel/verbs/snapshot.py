@@ -92,8 +92,8 @@ def of_workspace(home: Home, workspace: Workspace) -> list[Snapshot]:
 
 
 def find_root(home: Home, workspace: Workspace, name: str) -> str:
-    """The state that a name stands for: see `find`."""
-    return find(home, workspace, name).root
+    """The state that a name stands for: see `find`. The base needs no look at what else was kept."""
+    return workspace.base if name == BASE and workspace.base else find(home, workspace, name).root
 
 
 def find(home: Home, workspace: Workspace, name: str) -> Snapshot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, suppress
 
-from carrel.errors import DiskFull, FilesystemError, InvalidId, InvalidSource, PermissionDenied
+from carrel.errors import DiskFull, FilesystemError, InvalidId, InvalidSource, NullByteInPath, PermissionDenied
 from carrel.home import Home
 from carrel.model.event import Caller
 from carrel.model.names import DEFAULT_AGENT, check_part, parse_id
@@ -556,6 +556,8 @@ class Local:
 
     def _located(self, place: str | None) -> str | None:
         """A path of the caller's, from the directory that it works in."""
+        if place is not None and "\0" in place:
+            raise NullByteInPath("the place of the archive holds a NUL byte")
         return place if place is None or "://" in place else os.path.join(self._directory, place)
 
     # -- files --

@@ -376,6 +376,9 @@ def test_an_archive_is_proved_and_its_history_told(desks: Any, desk: str, tmp_pa
     assert [*desks.history(desk)] == []
     with pytest.raises(errors.WorkspaceNotFound):
         [*desks.history("no/body")]
+    for verb in (desks.verify_archive, lambda place: desks.archive(desk, place)):
+        with pytest.raises(errors.NullByteInPath):
+            verb(f"{tmp_path}/a\0b")
     with open(archived.path, "r+b") as file:
         file.truncate(archived.bytes - 1)
     with pytest.raises(errors.ArchiveDamaged):
@@ -409,6 +412,10 @@ def test_the_output_is_read_in_parts_and_from_near_its_end(desks: Any, desk: str
     assert desks.find_tail(run.id, max_bytes=1 << 20) == 0
     tail, _ = desks.read_output(run.id, desks.find_tail(run.id, max_bytes=1))
     assert whole[-len(tail) or len(whole) :] == tail
+    for beyond in (end + 1000, 1 << 62):
+        assert desks.read_output(run.id, beyond) == ([], beyond)
+        assert desks.find_tail(run.id, beyond) == beyond
+        assert desks.glance(run.id, beyond).line == ""
     with pytest.raises(errors.RunNotFound):
         desks.read_output("run-none")
 
@@ -636,3 +643,10 @@ def test_every_verb_is_there_through_every_door() -> None:
     assert len(verbs) > 80
     for door in (Local, Remote):
         assert verbs - {*vars(door)} == set()
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 300, "circle", "nothing"])
+def test_a_folder_that_cannot_be_is_an_error_of_ours(desks: Any, tmp_path: Path, name: str) -> None:
+    os.symlink("circle", tmp_path / "circle")
+    with pytest.raises(errors.CarrelError):
+        desks.open_folder(f"{tmp_path}/{name}")

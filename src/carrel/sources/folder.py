@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from carrel.errors import FolderNotFound, FolderNotReadable, NotADirectory
+from carrel.errors import FolderNotFound, FolderNotReadable, NotADirectory, from_os
 from carrel.model.source import Filled
 from carrel.system import layers
 from carrel.system.stack import work_of
@@ -61,15 +61,17 @@ def _rights_of(path: str, owner: tuple[int, int]) -> list[str]:
 
 def check_folder(location: str) -> str:
     """The real path of a folder that exists, is a directory and can be read; one error for each of the three."""
-    path = os.path.realpath(location)
     try:
+        path = os.path.realpath(location)
         status = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last of a NUL, or half a character
         raise FolderNotFound(
             f"there is no folder {location}", hint="check the spelling; relative paths are too"
         ) from None
     except PermissionError:
         raise _not_readable(location) from None
+    except OSError as error:  # a name that is too long, links in a circle
+        raise from_os(error, f"folder {location}") from None
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectory(f"{location} is not a directory")
     try:

@@ -114,6 +114,8 @@ class Output:
 def read(path: str, offset: int = 0) -> Iterator[Frame]:
     """The whole frames that are there now, from an offset that lies between two frames."""
     with open(path, "rb", buffering=1 << 18) as file:
+        if offset > os.fstat(file.fileno()).st_size:
+            return  # nobody's output: further than a file can be, the kernel does not even seek
         file.seek(offset)
         while len(head := file.read(HEADER_SIZE)) == HEADER_SIZE:
             stream, size, time_ns = _HEADER.unpack(head)
@@ -126,8 +128,8 @@ def read(path: str, offset: int = 0) -> Iterator[Frame]:
 def find_tail(path: str, offset: int, size: int) -> int:
     """The first offset between two frames, from one on, from which no more than `size` bytes follow; reads headers."""
     with open(path, "rb", buffering=HEADER_SIZE) as file:
-        file.seek(offset)
         enough = os.fstat(file.fileno()).st_size - size
+        file.seek(max(0, min(offset, enough)))
         while offset < enough and len(head := file.read(HEADER_SIZE)) == HEADER_SIZE:
             offset += HEADER_SIZE + int(_HEADER.unpack(head)[1])
             file.seek(offset)

@@ -360,6 +360,28 @@ def test_a_large_tree_is_watched_before_all_of_it_was_read(tmp_path: Path, monke
     watcher.close()
 
 
+def test_what_was_deleted_before_its_turn_is_a_change_of_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows its name any more; a directory in which something new explains its time is not reported."""
+    for number in range(300):
+        (tmp_path / f"d{number}").mkdir()
+        (tmp_path / f"d{number}" / "file").write_text("here")
+    time.sleep(0.05)
+    monkeypatch.setattr(watching, "FIRST_SECONDS", 0.0)
+    watcher = Watcher(lambda: [Tree(path=str(tmp_path))], note=print, debounce_seconds=0.0)
+    time.sleep(0.05)
+    unread = sorted(folder.name for folder in watcher._unread)
+    gone, grown = unread[0], unread[1]
+    (tmp_path / gone / "file").unlink()
+    (tmp_path / grown / "new").write_text("new")
+    seen = [(each.kind, each.path) for each in settled(watcher)]
+    assert sorted(seen) == [("added", f"{grown}/new"), ("changed", gone)]
+    (tmp_path / unread[2] / "file").unlink()  # all is known now
+    assert [(each.kind, each.path) for each in settled(watcher)] == [("deleted", f"{unread[2]}/file")]
+    watcher.close()
+
+
 def test_who_only_looks_in_helps_to_read_a_large_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "FIRST_SECONDS", 0.0)
     for number in range(300):

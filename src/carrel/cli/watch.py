@@ -60,11 +60,19 @@ def _show(door: Door, workspace: str, timeout_seconds: float | None) -> None:
     def note(text: str) -> None:
         print(f"aw: {printable(text)}", file=sys.stderr, flush=True)
 
+    def tell(change: FileChange) -> None:
+        print(to_json(change) if door.is_json else _line(change), flush=True)
+
     with door.workspaces.watch(workspace, timeout_seconds=timeout_seconds, note=note) as changes:
-        door.hint(f"watching {printable(workspace)}; Ctrl-C ends it")
         try:
+            if changes.is_reading:
+                door.hint(f"going through {printable(workspace)} first; until that is done a deletion may not be seen")
+            while changes.is_reading and not changes.is_over:
+                for change in changes.batch(0):
+                    tell(change)
+            door.hint(f"watching {printable(workspace)}; Ctrl-C ends it")
             for change in changes:
-                print(to_json(change) if door.is_json else _line(change), flush=True)
+                tell(change)
         except KeyboardInterrupt:
             return
     if timeout_seconds is None:

@@ -293,9 +293,12 @@ class Watcher:
         return time.time_ns() > self._began_ns + _CLOCK_NS + int(FIRST_SECONDS * 1e9)
 
     def read_first(self, folder: Folder, roots: Roots, reports: list[Seen]) -> None:
-        """Take what a directory holds for its beginning; but what is younger than our own is a change."""
+        """Take what a directory holds for its beginning; but what is younger than our own is a change.
+
+        What is gone already nobody can name: then the directory itself is what has changed."""
         folder.is_unread = False
         late = self._is_late()
+        is_explained = not late
         try:
             with Opened(roots, folder) as opened:
                 self.start_watching(folder, opened)
@@ -306,6 +309,7 @@ class Watcher:
                         continue
                     is_young = late and found.st_ctime_ns > self._began_ns
                     is_new = is_young and born_ns(opened.fd, name) > self._began_ns
+                    is_explained = is_explained or is_new
                     if not stat.S_ISDIR(found.st_mode):
                         entry = folder.entries[name] = File(found)
                         if is_young:
@@ -316,6 +320,8 @@ class Watcher:
                         reports.append(inner.report("added"))
                     if opened.is_changed(name) and found.st_dev == opened.device:
                         self._read_later(inner)
+                if not is_explained and folder.parent is not None and folder.mtime_ns > self._began_ns:
+                    reports.append(folder.report("changed"))
         except OSError:
             folder.entries = folder.entries or {}  # not readable, or gone: then its parent's notice says so
 

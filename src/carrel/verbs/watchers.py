@@ -51,7 +51,7 @@ def start_watching(home: Home, workspace_id: str) -> Watching:
         start_aw(words, home.settings.as_environment())
     end = time.monotonic() + START_SECONDS
     while found is None:
-        if time.monotonic() >= end:
+        if time.monotonic() >= end and not _is_at_work(home, workspace.uid):
             raise Unavailable(f"the watcher of {workspace.id} did not come up", hint="aw watch ID shows what is wrong")
         time.sleep(0.01)
         found = _find(home, workspace.uid)
@@ -100,6 +100,15 @@ def _find(home: Home, uid: str) -> Watching | None:
     return Watching(**record) if record else None
 
 
+def _is_at_work(home: Home, uid: str) -> bool:
+    """Whether a process holds the watcher's lock: it may be going through a large folder for the first time."""
+    try:
+        with home.hold(_lock(uid), wait_seconds=0):
+            return False
+    except WorkspaceBusy:
+        return True
+
+
 def _lock(uid: str) -> str:
     return f"watch {uid}"
 
@@ -117,15 +126,25 @@ def record(home: Home, workspace_id: str) -> None:
     weaker: list[str] = []
     try:
         with home.hold(_lock(workspace.uid), wait_seconds=0), watch(home, workspace_id, note=weaker.append) as seen:
+            before = _read_all(seen)  # from here on nothing is missed; a large folder in place takes some seconds
             started = WatchStarted(**workspace.names(), mechanism=seen.mechanism, home=home.id)
             home.record(workspace.task_id, started)
             reason = "it failed"
             try:
+                _write(recorder, workspace, before)
                 reason = _follow(recorder, workspace, seen, weaker)
             finally:
                 _record_end(recorder, show.by_uid(home, workspace.uid), reason)
     except WorkspaceBusy:
         return
+
+
+def _read_all(seen: Watch) -> list[FileChange]:
+    """Go through all that there is; gives what changed meanwhile, as far as it could be seen."""
+    found = []
+    while seen.is_reading and not seen.is_over:
+        found += seen.batch(0)
+    return found
 
 
 def _follow(home: Home, workspace: Workspace, seen: Watch, weaker: list[str]) -> str:

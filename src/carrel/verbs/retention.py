@@ -57,8 +57,10 @@ def find_leaving(home: Home, uids: Iterable[str] = (), now: float | None = None,
     leaving: list[tuple[Workspace, Snapshot]] = []
     young = _young_operations(home, now)
     needed = {operation.before for operation in young.values()}
+    # Asked from the snapshots' side: of the workspaces that ever were deleted hardly one has some left.
+    kept_of_gone = {record["uid"] for record in home.log.find_all("snapshot")} & gone
     for workspace in every:
-        if workspace.uid in gone:
+        if workspace.uid in kept_of_gone:
             leaving += [(workspace, each) for each in of_workspace(home, workspace) if each.cause != "base"]
         elif workspace.state == "ready" and thin:
             leaving += [(workspace, each) for each in _thin(home, workspace, now) if each.id not in needed]
@@ -118,9 +120,10 @@ def drop(home: Home, leaving: Leaving) -> None:
         for suffix in (".json", ".json.new"):
             with suppress(FileNotFoundError):
                 os.unlink(f"{jobs_path(home)}/{operation_id}{suffix}")
-    for uid in leaving.uids:
-        with suppress(FileNotFoundError):
-            os.unlink(cache_path(home, uid))
+    with suppress(FileNotFoundError):
+        for uid in leaving.uids.intersection(os.listdir(os.path.dirname(cache_path(home, "")))):
+            with suppress(FileNotFoundError):
+                os.unlink(cache_path(home, uid))
 
 
 class _BeingMade(Exception):

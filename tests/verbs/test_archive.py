@@ -389,6 +389,30 @@ def test_the_chain_holds_for_any_caller(workspaces: Local, elsewhere: Local) -> 
     ]
 
 
+@pytest.mark.parametrize("config", [{}, {"max_size_mb": 20}], ids=["", "limited"])
+@pytest.mark.parametrize("source", ["empty", "overlay"])
+def test_a_workspace_in_the_trash_can_be_archived_and_stays_there(
+    workspaces: Local, elsewhere: Local, origin: Path, tmp_path: Path, source: str, config: dict[str, int]
+) -> None:
+    desk = workspaces.create("empty" if source == "empty" else f"overlay:{origin}", id="fix/a", config=config)
+    Path(desk.path, "work", "by-hand").write_text("never kept")
+    workspaces.destroy("fix/a", force=True)
+    done = workspaces.archive("fix/a", str(tmp_path / "one.aw.tar.zst"))
+    assert [each.id for each in workspaces.trash()] == ["fix/a"]
+    back = elsewhere.create(f"archive:{done.path}", id="new/a")
+    assert Path(back.path, "work", "by-hand").read_text() == "never kept"
+    workspaces.undo()
+    assert Path(desk.path, "work", "by-hand").read_text() == "never kept"
+    workspaces.destroy("fix/a", force=True)
+    workspaces.create(id="fix/a")
+    (uid,) = [each.uid for each in workspaces.trash()]
+    assert workspaces.archive(uid, str(tmp_path / "two.aw.tar.zst")).files == done.files
+    workspaces.sweep(everything=True)
+    with pytest.raises(carrel.errors.WorkspaceNotFound):
+        workspaces.archive(uid)
+    assert workspaces.repair() == []
+
+
 def commit(origin: Path) -> None:
     need_program("git")
     git = ["git", "-C", str(origin), "-c", "user.name=t", "-c", "user.email=t@t"]

@@ -103,3 +103,12 @@ def test_snapshots_caches_archives_and_output_are_measured(workspaces: Local, tm
     assert found.archives_bytes >= 2**20
     assert found.runs_bytes >= 400_000
     assert found.cache_bytes > 100_000
+
+
+def test_what_tasks_share_is_shown_and_counts_for_no_workspace(workspaces: Local) -> None:
+    desk = workspaces.create(id="t/a", config={"shares": [{"name": "data", "mode": "rw"}], "mailbox": True})
+    ended = workspaces.wait(workspaces.run(desk.id, ["sh", "-c", 'head -c 300000 /dev/zero > "$AW_SHARES/data/f"']).id)
+    assert ended.exit_code == 0
+    found = workspaces.usage()
+    assert 300_000 <= found.areas_bytes < 400_000
+    assert found.workspaces[0].bytes < 100_000

@@ -46,6 +46,11 @@ def _usage(door: Door, args: argparse.Namespace) -> None:
         ("caches", size(found.cache_bytes)),
         ("archives", size(found.archives_bytes)),
         ("output", f"{size(found.runs_bytes)} of runs"),
+        *(
+            [("areas", f"{size(found.areas_bytes)} that tasks share, and mail; in no quota")]
+            if found.areas_bytes
+            else []
+        ),
         ("event log", size(found.log_bytes)),
         (
             "disk",

@@ -94,6 +94,7 @@ TABLE: dict[tuple[str, str], str] = {
     ("ready", "policy_changed"): "ready",
     ("planned", "policy_changed"): "planned",
     ("ready", "workspace_archived"): "ready",
+    ("destroyed", "workspace_archived"): "destroyed",
 }
 
 EVENTS = frozenset(event for _, event in TABLE)
@@ -141,7 +142,8 @@ def fold(
         new["reason"] = ""
     new["step"] = dict(data) if event_type in _ANNOUNCED else {}
     new["state"] = state
-    new["updated_at"] = at
+    if record is None or record["state"] != "destroyed" or state != "destroyed":  # the time of the trash goes on
+        new["updated_at"] = at
     for key, source_key in _CARRIED:
         if source_key in data:
             new[key] = data[source_key]

@@ -34,7 +34,8 @@ def show(site: Site) -> None:
                     )
                     ui.label(
                         f"caches {size(used.cache_bytes)}, archives {size(used.archives_bytes)}, "
-                        f"output of runs {size(used.runs_bytes)}, log {size(used.log_bytes)}"
+                        f"output of runs {size(used.runs_bytes)}, areas of tasks {size(used.areas_bytes)}, "
+                        f"log {size(used.log_bytes)}"
                     )
                     ui.label(f"{size(used.disk_free_bytes)} of {size(used.disk_total_bytes)} are free").classes("dim")
             with ui.column().classes("panel w-full gap-1"):

@@ -13,7 +13,7 @@ import os
 import time
 from contextlib import ExitStack, contextmanager
 
-from carrel.errors import SnapshotNotFound, StoreDamaged, ToolMissing
+from carrel.errors import OperationNotFound, SnapshotNotFound, StoreDamaged, ToolMissing, WorkspaceNotFound
 from carrel.model.event import WorkspaceArchived
 from carrel.model.names import directory_name
 from carrel.model.snapshot import EMPTY
@@ -71,8 +71,9 @@ def archive(
 ) -> Archived:
     """Write an archive of a workspace to a file, into a directory or to an `s3://` URL; else where the settings say.
 
-    `progress` is told how many of how many bytes are done. Raises FileExists unless `replace`, WorkspaceBusy while
-    somebody else is at the workspace, DiskFull; then nothing is left behind.
+    One in the trash is meant by its uid, or by its id where no other has that now; it stays there. `progress` is told
+    how many of how many bytes are done. Raises FileExists unless `replace`, WorkspaceBusy while somebody else is at the
+    workspace, DiskFull; then nothing is left behind.
     """
     from carrel.archives import places
     from carrel.archives.write import Writer
@@ -80,10 +81,9 @@ def archive(
 
     if zstd_of_this_python() is None:
         raise ToolMissing("this Python has no zstd", hint="pip install backports.zstd")
-    workspace = materialise(home, show.get(home, workspace_id))
+    workspace = _find(home, workspace_id)
     location = places.place_of(to or archives_path(home), _name(workspace))
-    with home.hold(workspace.id):
-        workspace = refuse_unready(show.by_uid(home, workspace.uid))
+    with home.hold(workspace.id), _standing(home, workspace) as workspace:
         with places.writing(location, replace=replace) as target, ExitStack() as opened:
             taken = keep(home, workspace, cause="archive")
             spool = opened.enter_context(_nameless(home))
@@ -114,6 +114,35 @@ def archive(
         fact = {key: value for key, value in done.as_dict().items() if key != "workspace_id"}
         home.record(workspace.task_id, WorkspaceArchived(**workspace.names(), **fact))
     return done
+
+
+def _find(home: Home, name: str) -> Workspace:
+    try:
+        return materialise(home, show.get(home, name))
+    except WorkspaceNotFound:
+        from carrel.verbs.undo import find_trashed
+
+        try:
+            return show.check_here(home, find_trashed(home, name))
+        except OperationNotFound:
+            pass
+        raise
+
+
+@contextmanager
+def _standing(home: Home, workspace: Workspace) -> Iterator[Workspace]:
+    """The workspace as it is now that nobody else is at it, with its path: that in the trash, if it is there."""
+    current = show.by_uid(home, workspace.uid)
+    if current.state != "destroyed":
+        yield refuse_unready(current)
+        return
+    from carrel.verbs.destroy import detach
+
+    trashed = current.replace(path=current.trash_path)
+    try:
+        yield trashed
+    finally:
+        detach(home, trashed)
 
 
 def verify_archive(home: Home, location: str, progress: Callable[[int, int], None] | None = None) -> Contents:

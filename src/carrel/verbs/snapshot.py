@@ -41,6 +41,8 @@ def keep(
     from carrel.snapshots.take import take
 
     current = show.by_uid(home, workspace.uid)  # an apply beside a run may have moved on what its states lie on
+    if current.state == "destroyed":
+        current = current.replace(path=current.trash_path)
     place = place_of_state(home, current)
     with open_store(home) as store, store.hold():
         taken = take(

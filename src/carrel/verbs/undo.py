@@ -10,7 +10,7 @@ from carrel.model.names import format_id, parse_id
 from carrel.model.operation import Operation
 from carrel.model.workspace import Workspace
 from carrel.verbs import show
-from carrel.verbs.destroy import attach, destroy
+from carrel.verbs.destroy import attach, destroy, detach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -179,6 +179,7 @@ def restore_from_trash(
         home.record(task, WorkspaceRestoring(**names, **step, trash_path=workspace.trash_path), durable=False)
         try:
             if workspace.settled != "planned":
+                detach(home, workspace.replace(path=workspace.trash_path))  # who archived it there may have died
                 os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
                 os.rename(workspace.trash_path, path)
                 attach(home, workspace.replace(path=path))

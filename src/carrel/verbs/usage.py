@@ -51,6 +51,7 @@ class Usage(Value):
     log_bytes: int
     disk_free_bytes: int
     disk_total_bytes: int
+    areas_bytes: int = 0  # of tasks: shared areas and mailboxes, which no quota counts
     sweepable_bytes: int | None = None  # what aw sweep frees or takes to the trash, states aside; None: not looked
 
 
@@ -78,6 +79,7 @@ def usage(home: Home, workspace_id: str | None = None) -> Usage:
         archives_bytes=measure(archives_path(home)).bytes,  # a bucket is not asked
         runs_bytes=measure(f"{home.path}/runs").bytes,
         log_bytes=sum(_size(f"{home.path}/log.db{suffix}") for suffix in ("", "-wal")),
+        areas_bytes=measure(f"{home.path}/shares", f"{home.path}/mail").bytes,
         disk_free_bytes=disk.f_bavail * disk.f_frsize,
         disk_total_bytes=disk.f_blocks * disk.f_frsize,
         sweepable_bytes=_sweepable(home) if workspace_id is None else None,

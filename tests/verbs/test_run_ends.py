@@ -12,6 +12,7 @@ import carrel
 from carrel.errors import Invalid, WorkspaceBusy
 from carrel.local import Local
 from carrel.settings import Settings
+from carrel.system import control
 from carrel.verbs.run import _rules
 from needs import need_program
 
@@ -114,7 +115,10 @@ def test_a_run_that_is_refused_leaves_nothing_that_could_hold_a_secret(workspace
         workspaces.run(desk.id, ["true"], environment={"KEY": "s3cret"})
     assert os.listdir(f"{home_path}/runs") == [run.id]
     workspaces.stop(run.id, at_once=True)
-    assert sorted(os.listdir(f"{home_path}/runs/{run.id}")) == ["lock", "output", "result"]
+    directory = f"{home_path}/runs/{run.id}"
+    while control.find_supervisor(directory) is not None:  # it tells the end, and then tidies up
+        time.sleep(0.01)
+    assert sorted(os.listdir(directory)) == ["lock", "output", "result"]
 
 
 def test_a_workspace_can_appear_under_a_name_of_its_own(home_path: str, settings: Settings) -> None:

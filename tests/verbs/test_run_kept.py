@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import carrel
-from carrel.errors import Invalid, WorkspaceBusy
+from carrel.errors import Invalid, SandboxUnavailable, WorkspaceBusy
 from carrel.local import Local
 from carrel.model.event import Event
 from carrel.model.workspace import Workspace
 from carrel.settings import Settings
+from carrel.system.box import Box
 from needs import need_program
 
 
@@ -25,6 +26,13 @@ def desk(workspaces: Local) -> Iterator[Workspace]:
     yield made
     for run in workspaces.runs(made.id):
         workspaces.stop(run.id, at_once=True)
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def commands(workspaces: Local) -> list[Event]:
@@ -121,15 +129,17 @@ def test_an_idle_box_is_in_nobodys_way(workspaces: Local, desk: Workspace, wants
 def test_a_busy_box_is_in_the_way_and_commands_wait_for_each_other(workspaces: Local, desk: Workspace) -> None:
     workspaces.run_kept(desk.id, ["true"])
     results: list[bytes] = []
+    waits = "touch begun; until [ -e go ]; do sleep 0.05; done; echo first"
     long = threading.Thread(
-        target=lambda: results.append(workspaces.run_kept(desk.id, ["sh", "-c", "sleep 1; echo first"]).stdout)
+        target=lambda: results.append(workspaces.run_kept(desk.id, ["sh", "-c", waits]).stdout), daemon=True
     )
     long.start()
-    time.sleep(0.3)
+    _wait_until(lambda: os.path.exists(f"{desk.path}/work/begun"))
     with pytest.raises(WorkspaceBusy):
         workspaces.run(desk.id, ["true"])
     with pytest.raises(WorkspaceBusy):
         workspaces.destroy(desk.id)
+    threading.Timer(0.3, lambda: workspaces.write_file(desk.id, "work/go", "")).start()
     results.append(workspaces.run_kept(desk.id, ["echo", "second"]).stdout)
     long.join()
     assert results == [b"first\n", b"second\n"]
@@ -152,11 +162,19 @@ def test_a_box_without_a_wall_is_refused(workspaces: Local, desk: Workspace) -> 
     assert workspaces.runs(desk.id) == []
 
 
+def _is_there(directory: str) -> bool:
+    try:
+        Box(directory)._connect().close()
+    except SandboxUnavailable:
+        return False
+    return True
+
+
 def test_a_killed_box_is_noticed_and_replaced(workspaces: Local, desk: Workspace, home_path: str) -> None:
     first = workspaces.run_kept(desk.id, ["true"])
     with open(f"{home_path}/runs/{first.run_id}/lock") as lock:
         os.kill(int(lock.read().split()[0]), 9)
-    time.sleep(0.05)
+    _wait_until(lambda: not _is_there(f"{home_path}/runs/{first.run_id}"))  # while it dies it may take the command
     second = workspaces.run_kept(desk.id, ["echo", "again"])
     assert second.stdout == b"again\n"
     assert workspaces.get_run(first.run_id).state == "failed"

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 import test_execute
 from attempts import IN_ONE_GO
-from scene import Scene, a_host, need_guest
+from scene import Attendant, Scene, a_host, need_guest
 from test_network import (  # the contract of any sandbox, here with `host` as below
     Web,
     ask,
@@ -218,6 +218,79 @@ def test_the_hosts_watcher_sees_what_the_guest_writes(host: Scene) -> None:
     os.close(watch)
     assert events.count(b"new\0") >= 4
     host.reset()
+
+
+WAITER = """
+import ctypes, os, select, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+queue = libc.inotify_init1(0o4000)
+folders = {libc.inotify_add_watch(queue, path.encode(), 0x3C6): path for path in sys.argv[2:]}  # as node asks for
+assert min(folders) > 0
+open(sys.argv[1], "w").close()
+while select.select([queue], [], [], 30)[0]:
+    data = os.read(queue, 65536)
+    while data:
+        number, mask, _, size = struct.unpack_from("iIII", data)
+        name = data[16 : 16 + size].rstrip(b"\\0").decode()
+        print(folders[number], name, hex(mask & 0xfff), flush=True)
+        data = data[16 + size :]
+        if name == "stop":
+            sys.exit()
+print("nothing came")
+"""
+
+
+def test_who_waits_for_notices_in_the_guest_hears_what_the_host_changes(host: Scene) -> None:
+    """On the top, below it and for one file; times of the files stay as the host left them."""
+    waiter(host)
+
+    def edit(attendant: Attendant) -> None:
+        _wait_for(f"{host.work}/ready")
+        for name, text in (("deep/er/new", "one"), ("deep/er/old", "two"), ("top", "three")):
+            put(host, f"{name}.part", text)
+            os.utime(f"{host.work}/{name}.part", ns=(10**18, 10**18))
+            os.rename(f"{host.work}/{name}.part", f"{host.work}/{name}")
+            attendant.wait_for(f" {os.path.basename(name)} ".encode())
+        os.unlink(f"{host.work}/deep/er/old")
+        attendant.wait_for(b"deep/er  0x4")
+        put(host, "deep/stop", "")
+
+    command = ["/usr/bin/python3", "waiter", "ready", ".", "deep/er", "/mnt/workspace/work/deep"]
+    outcome = host.inside(command, attended=edit, limits=Limits(wall_seconds=90), timeout=100)
+    assert outcome.result.state == "completed", outcome.text
+    assert "deep/er new 0x4\n" in outcome.text
+    assert ". top 0x4\n" in outcome.text
+    assert os.stat(f"{host.work}/deep/er/new").st_mtime_ns == os.stat(f"{host.work}/top").st_mtime_ns == 10**18
+    host.reset()
+
+
+def test_who_waits_for_notices_in_the_guest_hears_another_command_once(host: Scene) -> None:
+    """And the host does not send back what was done in there."""
+    waiter(host)
+
+    def act(_: Attendant) -> None:
+        _wait_for(f"{host.work}/ready")
+        check(host, "echo x > deep/er/made; sleep 2; echo x > deep/er/stop")
+
+    command = ["/usr/bin/python3", "waiter", "ready", "deep/er"]
+    outcome = host.inside(command, attended=act, limits=Limits(wall_seconds=90), timeout=100)
+    assert outcome.text.splitlines()[:2] == ["deep/er made 0x100", "deep/er made 0x2"], outcome.text
+    assert "made 0x4" not in outcome.text
+    host.reset()
+
+
+def waiter(host: Scene) -> None:
+    os.makedirs(f"{host.work}/deep/er")
+    for path in (f"{host.work}/deep", f"{host.work}/deep/er"):
+        os.chown(path, host.agent, -1)
+    put(host, "waiter", WAITER)
+    put(host, "deep/er/old", "one")
+
+
+def put(host: Scene, name: str, text: str) -> None:
+    with open(f"{host.work}/{name}", "w") as file:
+        file.write(text)
+    os.chown(f"{host.work}/{name}", host.agent, -1)
 
 
 def _wait_for(path: str) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 PROMISES = Promises(files=True, network=True, processes=True, kernel=True)
 
-# programs that watch files hear nothing on a share when the other side changes one: they have to look
+# what the other side of a share changes is told to those who watch files by a poke, within bounds: looking has none
 _POLLING = {
     "CHOKIDAR_USEPOLLING": "1",
     "WATCHPACK_POLLING": "true",

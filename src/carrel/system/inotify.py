@@ -22,6 +22,7 @@ MODIFY, ATTRIB = 0x2, 0x4
 DELETE_SELF, MOVE_SELF = 0x400, 0x800
 UNMOUNT, OVERFLOW, IGNORED = 0x2000, 0x4000, 0x8000
 _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x8, 0x40, 0x80, 0x100, 0x200
+CHANGES = MODIFY | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE  # of content and names
 _ONLY_DIRECTORIES, _NOT_UNLINKED = 0x01000000, 0x04000000
 _MASK = (
     (MODIFY | ATTRIB | _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | DELETE_SELF | MOVE_SELF)
@@ -45,6 +46,10 @@ class Inotify:
     def close(self) -> None:
         """Give the queue and all its watches back."""
         self._queue.close()
+
+    def fileno(self) -> int:
+        """Of the queue, to wait for."""
+        return self._queue.fileno()
 
     def watch(self, folder: int) -> int:
         """Watch an open directory, whatever its name is; gives the number that its notices carry."""

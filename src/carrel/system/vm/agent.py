@@ -10,7 +10,7 @@ own /tmp and home, an unprivileged user without capabilities, the same filter of
 program in front of it. Its limits are a control group's. Process 1 of its namespace is a fork of this program that
 waits; with it everything of the command dies.
 
-Loaded in the guest: nothing of ours but `wire` is there.
+Loaded in the guest: nothing of ours but `pins` and `wire` is there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import signal
 import struct
 import time
 
-from carrel.system.vm import wire
+from carrel.system.vm import pins, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -152,6 +152,8 @@ class Place:
         self.covered: list[tuple[str, str, bool, bool]] = []  # shown in each command's own /tmp or home
         for share, target, read_only, no_exec in order["binds"]:
             shown = (f"{SHARES}/{share}", str(target), bool(read_only), bool(no_exec))
+            if share == "work/workspace":
+                self.workspace = f"{ROOT}{target}"
             if target.startswith(places):
                 self.covered.append(shown)
             else:
@@ -215,15 +217,19 @@ class Run:
         self.next_channel = 1
         self.room = order.get("room", "")
         self.report, report = os.pipe2(os.O_CLOEXEC)
+        self.asking = -1  # where its processes say what they are about to watch
+        self.asks, asks = _socket.socketpair()
         self._make_group(order)
         theirs = self._make_descriptors(order)
         try:
-            self.pid = self._fork(order, theirs, report)
+            self.pid = self._fork(order, theirs, report, asks.fileno())
         finally:
+            asks.close()
             for descriptor in {*theirs, report}:
                 os.close(descriptor)
         self.process = os.pidfd_open(self.pid)
         agent.watch(self.report, self._read_report)
+        agent.watch(self.asks.fileno(), self._take_asking)
         agent.watch(self.process, self._ended)
         if self.listener is not None:
             agent.watch(self.listener.fileno(), self._accept)
@@ -270,7 +276,7 @@ class Run:
         self.streams[descriptor] = Stream(descriptor, kind)
         self._rearm(self.streams[descriptor])
 
-    def _fork(self, order: dict[str, Any], theirs: tuple[int, int, int], report: int) -> int:
+    def _fork(self, order: dict[str, Any], theirs: tuple[int, int, int], report: int, asks: int) -> int:
         """The first process of new namespaces; ours are as before when this returns."""
         old_network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         old_processes = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -285,7 +291,7 @@ class Run:
                     self.listener.setblocking(False)
                 pid = os.fork()
                 if pid == 0:
-                    self._become_init(order, theirs, report)
+                    self._become_init(order, theirs, report, asks)
             finally:
                 libc.setns(old_network, _NEWNET)
                 libc.setns(old_processes, _NEWPID)
@@ -294,7 +300,7 @@ class Run:
             os.close(old_processes)
         return pid
 
-    def _become_init(self, order: dict[str, Any], theirs: tuple[int, int, int], report: int) -> NoReturn:
+    def _become_init(self, order: dict[str, Any], theirs: tuple[int, int, int], report: int, asks: int) -> NoReturn:
         try:
             write(f"{self.group}/cgroup.procs", "0")
             write("/proc/self/oom_score_adj", "0")
@@ -304,7 +310,7 @@ class Run:
             os.write(shim, binascii.a2b_base64(order["enter"]))
             command = os.fork()
             if command == 0:
-                self._become_command(order, theirs, report, shim)
+                self._become_command(order, theirs, report, asks, shim)
             os.closerange(0, 1024)
             while True:
                 pid, status = os.wait()
@@ -335,17 +341,18 @@ class Run:
         os.chroot(ROOT)
         os.chdir("/")
 
-    def _become_command(self, order: dict[str, Any], theirs: tuple[int, int, int], report: int, shim: int) -> NoReturn:
+    def _become_command(
+        self, order: dict[str, Any], theirs: tuple[int, int, int], report: int, asks: int, shim: int
+    ) -> NoReturn:
         stage = 1
         try:
             place = self.agent.place
             os.setsid()
             shim = fcntl.fcntl(shim, fcntl.F_DUPFD_CLOEXEC, 20)
-            high = fcntl.fcntl(report, fcntl.F_DUPFD, 20)
-            moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 30) for descriptor in theirs]
-            for number, descriptor in enumerate((*moved, high)):
+            moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 30) for descriptor in (*theirs, report, asks)]
+            for number, descriptor in enumerate(moved):
                 os.dup2(descriptor, number)
-            os.closerange(4, shim)
+            os.closerange(5, shim)
             os.closerange(shim + 1, 1024)
             if order["terminal"]:
                 fcntl.ioctl(0, _TIOCSCTTY, 0)
@@ -360,6 +367,7 @@ class Run:
             os.setresuid(place.uid, place.uid, place.uid)
             os.chdir(order["directory"])
             _check(libc.prctl(38, 1, 0, 0, 0), "no new privileges")
+            _pass_on(4, pins.ask_first())
             program = binascii.a2b_base64(order["seccomp"])
             kept = ctypes.create_string_buffer(program, len(program))
             pointer = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(kept))
@@ -382,6 +390,21 @@ class Run:
             self.agent.forget(self.report)
             os.close(self.report)
             self.report = -1
+
+    def _take_asking(self, _: int) -> None:
+        self.agent.forget(self.asks.fileno())
+        given = self.asks.recvmsg(1, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)[1]
+        for _, _, data in given:
+            self.asking = struct.unpack("i", data)[0]
+            self.agent.watch(self.asking, self._answer)
+        self.asks.close()
+
+    def _answer(self, event: int) -> None:
+        if not event & select.POLLIN:
+            self.agent.forget(self.asking)  # nobody is left who could ask
+            return
+        with contextlib.suppress(OSError):  # ENOENT: it was killed meanwhile
+            self.agent.pins.answer(self.number, self.asking)
 
     def _read_output(self, stream: Stream, event: int) -> None:
         if event & select.POLLOUT:
@@ -505,6 +528,12 @@ class Run:
         if self.stdin >= 0:
             self.agent.forget(self.stdin)
             os.close(self.stdin)
+        self.agent.forget(self.asks.fileno())
+        self.asks.close()
+        if self.asking >= 0:
+            self.agent.forget(self.asking)
+            os.close(self.asking)
+        self.agent.pins.release(self.number)
         self._remove_group()
         code = 128 - self.status if self.status < 0 else self.status
         self.agent.send(wire.EXIT, self.number, 0, json.dumps({"code": code, "usage": used}).encode())
@@ -619,6 +648,17 @@ def _environment(order: dict[str, Any]) -> dict[bytes, bytes]:
     return {os.fsencode(name): os.fsencode(value) for name, value in order["environment"].items()}
 
 
+def _pass_on(socket: int, descriptor: int) -> None:
+    """Hand it to the agent, and keep neither."""
+    with_socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, socket)
+    try:
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", descriptor))]
+        with_socket.sendmsg([b"x"], rights)
+    finally:
+        with_socket.close()
+        os.close(descriptor)
+
+
 def _tell_failure(report: int, code: int, text: str, stage: int = 1) -> None:
     with contextlib.suppress(OSError):
         os.write(report, stage.to_bytes(4, "little") + code.to_bytes(4, "little") + text.encode(errors="replace"))
@@ -706,12 +746,15 @@ class Agent:
         elif kind == wire.MOUNT:
             try:
                 self.place = Place(json.loads(data))
+                self.pins = pins.Pins(self.place.workspace, lambda kind, path: self.send(kind, 0, 0, path))
             except (OSError, ValueError, KeyError) as error:
                 self.send(wire.FAILED, 0, 0, repr(error).encode()[:2000])
                 return
             self.send(wire.MOUNTED)
         elif kind == wire.RUN:
             self._start(number, json.loads(data))
+        elif kind == wire.POKE:
+            self.pins.poke(os.fsdecode(data))
         elif kind == wire.OFF:
             power_off()
         elif number in self.runs:

@@ -243,7 +243,7 @@ def _write_root(archive: Archive) -> None:
 
 
 def _own_files() -> tuple[str, ...]:
-    return ("agent.py", "wire.py")
+    return ("agent.py", "pins.py", "wire.py")
 
 
 def _python_files() -> list[str]:

@@ -29,6 +29,7 @@ from carrel.model.enforcement import Limits
 from carrel.model.value import Value
 from carrel.system import cgroups, process
 from carrel.system.vm import qemu, wire
+from carrel.system.vm.pokes import Pokes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from carrel.system.vm.machine import Machine
 
 _PING_SECONDS = 2.0
+_POKE_SECONDS = 0.05  # what changes again and again is told once in this time
 _OFF_SECONDS = 5.0
 _LINGER_SECONDS = 10.0  # for those who hold the machine and have not come yet
 _COLD_SECONDS = {True: 240.0, False: 60.0}  # emulated or not
@@ -234,11 +236,12 @@ class _Keeper:
             os.close(told)
             os.close(self.lock)
             lifeline = tell  # the keeper has the other end
+            workspace = self._open_workspace()
             if os.geteuid() == 0:
                 process.step_down(self.order.machine.uid, self.order.machine.gid)
             process.die_with(lifeline)
             process.hide_memory()
-            relay = Relay(self.order, self.listener, self.use, ours, errors, tell, notes, warm=warm)
+            relay = Relay(self.order, self.listener, self.use, ours, errors, tell, notes, workspace, warm=warm)
             relay.run()
             status = 0
         except BaseException as error:
@@ -246,6 +249,12 @@ class _Keeper:
                 os.write(tell, f"the relay failed: {error!r}".encode())
         finally:
             os._exit(status)
+
+    def _open_workspace(self) -> int | None:
+        """While it can be walked to; None where only the holder of its mount sees it."""
+        if self.order.machine.holder is not None:
+            return None
+        return os.open(self.order.machine.workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _refuse(listener: socket.socket, use: int, reason: str) -> None:
@@ -307,10 +316,14 @@ class Relay:
         errors: int,
         tell: int,
         notes: tuple[str, ...],
+        workspace: int | None,
         *,
         warm: bool,
     ) -> None:
         self.order = order
+        self.workspace = workspace
+        self.pokes: Pokes | None = None  # for a guest in which somebody watches
+        self.poke_at: float | None = None
         self.listener = listener
         self.use = use
         self.serial, self.control, self.console = sockets
@@ -377,11 +390,13 @@ class Relay:
             self.poll.unregister(descriptor)
 
     def _turn(self) -> None:
-        for descriptor, event in self.poll.poll(500):
+        for descriptor, event in self.poll.poll(500 if self.poke_at is None else 1000 * _POKE_SECONDS):
             handler = self.handlers.get(descriptor)
             if handler is not None:
                 handler(event)
         now = time.monotonic()
+        if self.poke_at is not None and now >= self.poke_at:
+            self._poke()
         if not self.is_up:
             if now > self.deadline:
                 raise Lost("the machine did not come up in time")
@@ -447,6 +462,8 @@ class Relay:
             self._come_up()
         elif kind == wire.FAILED:
             raise Lost(f"the guest could not be set up: {data.decode(errors='replace')}")
+        elif kind in (wire.WATCH, wire.FORGET):
+            self._watch_folder(kind, data)
         elif number in self.runs and kind in _RUN_KINDS:
             self._pass_to_client(self.runs[number], wire.pack(kind, 0, channel, data))
         elif number in self.runs and kind == wire.EXIT:
@@ -474,6 +491,31 @@ class Relay:
         code = code if isinstance(code, int) and 0 <= code < 256 else 125
         self._tell_supervisor(client, {"usage": usage}, last=True)
         self._pass_to_client(client, wire.pack(wire.EXIT, 0, 0, bytes([code])))
+
+    # -- folders that are watched in there -----------------------------------------------------------------------------
+
+    def _watch_folder(self, kind: int, path: bytes) -> None:
+        if self.pokes is None and self.workspace is not None:
+            try:
+                self.pokes = Pokes(self.workspace)
+            except OSError:  # the user has no more queues: programs that look find it all the same
+                self.workspace = None
+                return
+            self._watch(self.pokes.fileno(), lambda _: self._poke_soon())
+        if self.pokes is not None:
+            (self.pokes.watch if kind == wire.WATCH else self.pokes.forget)(path)
+
+    def _poke_soon(self) -> None:
+        assert self.pokes is not None
+        self._forget(self.pokes.fileno())
+        self.poke_at = time.monotonic() + _POKE_SECONDS
+
+    def _poke(self) -> None:
+        assert self.pokes is not None
+        self.poke_at = None
+        for path in self.pokes.take():
+            self._send(wire.pack(wire.POKE, data=path))
+        self._watch(self.pokes.fileno(), lambda _: self._poke_soon())
 
     # -- QEMU ----------------------------------------------------------------------------------------------------------
 

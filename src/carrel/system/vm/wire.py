@@ -16,6 +16,7 @@ HEADER = struct.Struct("<BxHII")
 MAX_DATA = 32 << 10  # of one frame that carries a stream
 MAX_ORDER = 1 << 20  # of one frame from the host
 WINDOW = 256 << 10
+MOST_WATCHED = 512  # folders and files of a machine
 AGENT_FAILED = "carrel: the agent failed"  # its last words, on the console
 
 # from the host
@@ -28,6 +29,7 @@ RESIZE = 6  # rows and columns, two 16-bit numbers
 KILL = 7
 PING = 8  # the host's time, as a double
 OFF = 9
+POKE = 10  # a path in the workspace that the host changed
 # from the guest
 READY = 20
 MOUNTED = 21
@@ -38,6 +40,8 @@ STDERR = 25
 EXIT = 26  # JSON: the exit code and what was used; nothing of the run is left
 PONG = 27
 OPEN = 28  # a connection to the proxy
+WATCH = 29  # a folder of the workspace that somebody watches in there
+FORGET = 30  # nobody does any more
 # both ways
 GRANT = 40  # room for this many more bytes: a 32-bit number, of the stream that the channel or the next byte names
 DATA = 41

@@ -227,6 +227,13 @@ def test_what_was_taken_back_can_be_given_back_again(
     play(home, before, [("edit", edits), *again, *again, ("apply", None)])
 
 
+@pytest.mark.parametrize("was", [(link, "b", "a"), (write, "b", b"one\n", 0o644)], ids=["a link", "a file"])
+def test_a_file_in_a_directory_that_took_the_place_of_something_is_given_back_alone(home: Local, was: Edit) -> None:
+    edits = [(write, "b/a", b"", 0o644), (write, "b/c.txt", b"", 0o644)]
+    again: list[tuple[str, object]] = [("apply", "b/a"), ("undo", None)]
+    play(home, [was], [("edit", edits), ("take", None), *again, *again, ("apply", "b/a"), ("apply", None)])
+
+
 def test_what_the_user_edits_after_an_undo_is_not_overwritten(home: Local) -> None:
     with TemporaryDirectory(dir="/dev/shm") as scratch:
         folder = Path(scratch, "folder")

@@ -20,7 +20,7 @@ from carrel.snapshots.diff import is_git_name, is_in_git
 from carrel.snapshots.entries import CHUNK, DIR, FILE, LEFT_OUT, LINK, NO_DIGEST, Entry
 from carrel.snapshots.lines import merge
 from carrel.snapshots.patch import is_binary
-from carrel.snapshots.trees import DiskDir, DiskLayer, Pile, StoredDir, compare
+from carrel.snapshots.trees import Delta, DiskDir, DiskLayer, Pile, StoredDir, compare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from carrel.snapshots.entries import Xattrs
     from carrel.snapshots.objects import Writer
-    from carrel.snapshots.trees import Delta, Tree
+    from carrel.snapshots.trees import Tree
 
     class Ours(Protocol):
         """Where the changes go."""
@@ -135,12 +135,24 @@ def plan_merge(
 def _plan(planner: _Planner, under: str, paths: Sequence[str] | None) -> Plan:
     base, ours, theirs = planner.base, planner.ours, planner.theirs
     wanted = [f"{under}/{path}" for path in paths] if paths is not None else [under]
-    deltas = [(delta.path[len(under) + 1 :], delta) for delta in compare(base, theirs, wanted)]
+    found = [*_made_way(base, theirs, under, paths or ()), *compare(base, theirs, wanted)]
+    deltas = [(delta.path[len(under) + 1 :], delta) for delta in found]
     ours.prefetch(path for path, _ in deltas if path and not is_in_git(path))
     for path, delta in deltas:
         if path:
             planner.consider(path, delta)
     return planner.finish()
+
+
+def _made_way(base: Tree, theirs: Tree, under: str, paths: Iterable[str]) -> list[Delta]:
+    """What the workspace replaced by a directory that a chosen path is in: it has to make way here too."""
+    above = {"/".join(parts[:level]) for parts in (path.split("/") for path in paths) for level in range(1, len(parts))}
+    found = []
+    for path in sorted(above - set(paths)):
+        before, after = base.find(f"{under}/{path}"), theirs.find(f"{under}/{path}")
+        if before is not None and before.kind != DIR and after is not None and after.kind == DIR:
+            found.append(Delta(f"{under}/{path}", before, after))
+    return found
 
 
 class _Planner:

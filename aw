@@ -8,7 +8,8 @@ while [ -L "$self" ]; do # called through a link: the checkout is where the link
 done
 case $self in */*) here=${self%/*} ;; *) here=. ;; esac
 ready="$here/.venv/.run-ready"
-if [ ! -e "$ready" ] || [ "$here/requirements/run.txt" -nt "$ready" ]; then
+if [ ! -e "$ready" ] || [ "$here/requirements/run.txt" -nt "$ready" ] ||
+    [ "$here/src/carrel/snapshots/unchanged.c" -nt "$ready" ]; then
     sh "$here/requirements/install" run >&2
 fi
 case " $* " in # what the doors for programs need is fetched when one of them is opened

@@ -3,6 +3,7 @@
     objects  packs  collect     bytes by digest, written once, verified, collected
     entries  trees              what a directory is; many layers seen as one
     walker   cache  take        the live files become a tree; only what changed is read
+    unchanged                   (partly in C) which directories need no walker at all
     folders  hands  restore     a tree becomes the live files again; only what differs is written
     lines    renames  patch     what changed between two states, for people and for `git apply`
     diff

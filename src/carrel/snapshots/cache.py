@@ -11,35 +11,95 @@ ctime. Two things would still fool it, and both are kept out:
 
 The cache says "this content is in the store". It belongs to one generation of the store: after objects were dropped,
 each one is asked for.
+
+The file is a row of blocks, each with its length and checksum. The first holds everything, later ones what was new, so
+that remembering costs what changed; when they have grown to half of the first, it is written anew. A block that is not
+whole ends the row: what stands before it was true then, and whoever changed since has another ctime.
 """
 
 from __future__ import annotations
 
 import marshal
 import os
+import stat
+import sys
 import zlib
+from array import array
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
     Sight = tuple[str, int, int, int, int, int]  # name, inode, ctime, mtime, size, mode
-    # of a directory: device, inode and ctime; its xattrs and opaque mark; digest of its tree; number and size of the
-    # files in it; what was seen (`pack_sights`); marshalled encoded entries of the files by name; those of directories
-    Directory = tuple[tuple[int, int, int], bytes, bytes, int, int, bytes, bytes, dict[str, bytes]]
-    Directories = dict[str, Directory]
+    Directories = dict[str, "Directory"]  # by path, as `work/src`
 
 TICK_NS = 20_000_000  # the coarse clock that stamps files ticks every 1 to 10 ms
 
 # marshal loads 50,000 files in a few milliseconds. Its format belongs to the Python version, and damaged bytes may
 # crash it: hence both are checked. The file lies in the home, where no agent writes.
-_MAGIC = b"carrel-stat-4 %d " % marshal.version
+_MAGIC = b"carrel-stat-5 %s %d\n" % (sys.byteorder.encode(), marshal.version)
+_FRAME = 8 + 4  # length and checksum of a block
+_NUMBERS = 5
+_MASK = (1 << 64) - 1
 
 
-def pack_sights(sights: list[Sight]) -> bytes:
-    """What was seen in a directory, as bytes: a directory is compared at once, and unpacked only if it differs.
+class Directory:
+    """What the last walk found in a directory."""
 
-    Version 0 of marshal gives the same bytes for the same values; later ones depend on who else refers to them.
+    __slots__ = ("digest", "folders", "head", "key", "known", "own", "seen", "total")
+
+    def __init__(
+        self,
+        key: tuple[int, int, int],
+        head: bytes,
+        digest: bytes,
+        own: tuple[int, int],
+        total: tuple[int, int, int],
+        seen: bytes,
+        known: bytes,
+        folders: dict[str, bytes],
+    ) -> None:
+        self.key = key  # device, inode and ctime; a ctime of 0 matches nothing
+        self.head = head  # its xattrs and opaque mark
+        self.digest = digest  # of its tree
+        self.own = own  # number and size of the files in it
+        self.total = total  # number and size of the files in it and below, and number of names
+        self.seen = seen  # see `pack_sights`
+        self.known = known  # the encoded entries of its files by name, marshalled
+        self.folders = folders  # those of its directories
+
+    def as_tuple(self) -> tuple[object, ...]:
+        """What the constructor takes."""
+        return self.key, self.head, self.digest, self.own, self.total, self.seen, self.known, self.folders
+
+
+# -- what was seen in a directory --------------------------------------------------------------------------------------
+
+
+def pack_sights(names: list[str], numbers: list[int]) -> bytes:
+    """Everything that a directory lists, as bytes: it is compared at once, and unpacked only if it differs.
+
+    The number of names, five numbers for each, then the names, each with a 0; unchanged.c reads it too. A directory has
+    its kind alone: whether it changed is asked there. Numbers beyond 64 bits lose what is beyond.
     """
-    return marshal.dumps(sights, 0)
+    try:
+        packed = array("q", numbers)
+    except OverflowError:
+        packed = array("Q", [number & _MASK for number in numbers])
+    return len(names).to_bytes(8, sys.byteorder) + packed.tobytes() + os.fsencode("\0".join([*names, ""]))
+
+
+def unpack_sights(seen: bytes) -> list[Sight]:
+    """What `pack_sights` packed."""
+    end = 8 + count_sights(seen) * _NUMBERS * 8
+    numbers = iter(array("q", seen[8:end]))
+    names = os.fsdecode(seen[end:]).split("\0")[:-1]
+    return list(zip(names, *([numbers] * _NUMBERS), strict=True))
+
+
+def count_sights(seen: bytes) -> int:
+    """How many names a directory lists."""
+    return int.from_bytes(seen[:8], sys.byteorder)
 
 
 def never(name: str) -> Sight:
@@ -47,34 +107,95 @@ def never(name: str) -> Sight:
     return (name, 0, 0, 0, 0, 0)
 
 
-def load(path: str, key: str) -> tuple[int, Directories]:
-    """The generation and the directories of the last snapshot; nothing if there is none that fits."""
+FOLDER = (0, 0, 0, 0, stat.S_IFDIR)  # the numbers of a directory
+
+
+# -- on the disk -------------------------------------------------------------------------------------------------------
+
+
+class Memory:
+    """What a cache remembers, and how much of its file is used for it."""
+
+    __slots__ = ("directories", "first", "generation", "size")
+
+    def __init__(self, generation: int, directories: Directories, size: int = 0, first: int = 0) -> None:
+        self.generation = generation
+        self.directories = directories
+        self.size = size  # up to where the file is whole, if that is its end
+        self.first = first  # where its first block ends
+
+
+def load(path: str, key: str) -> Memory:
+    """What was remembered; nothing if there is nothing that fits."""
+    nothing = Memory(0, {})
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return 0, {}
+        return nothing
     try:
         with os.fdopen(fd, "rb") as file:
             data = file.read()
     except OSError:
-        return 0, {}
-    start = len(_MAGIC) + 4
-    body = memoryview(data)[start:]
-    if data[: len(_MAGIC)] != _MAGIC or zlib.crc32(body).to_bytes(4, "big") != data[start - 4 : start]:
-        return 0, {}
-    generation, stored_key, directories = marshal.loads(body)
-    return (generation, directories) if stored_key == key else (0, {})
+        return nothing
+    if not data.startswith(_MAGIC):
+        return nothing
+    generation, packed = 0, {}
+    first = end = 0
+    for block, end in _blocks(data):
+        stored_key, generation, changed, gone = marshal.loads(block)
+        if stored_key != key:
+            return nothing
+        packed.update(changed)
+        for each in gone:
+            packed.pop(each, None)
+        first = first or end
+    directories = {each: Directory(*fields) for each, fields in packed.items()}
+    return Memory(generation, directories, end if end == len(data) else 0, first)
 
 
-def save(path: str, key: str, generation: int, directories: Directories) -> None:
+def _blocks(data: bytes) -> Iterator[tuple[memoryview, int]]:
+    """The whole blocks of a file, and where each ends."""
+    at = len(_MAGIC)
+    view = memoryview(data)
+    while at + _FRAME <= len(data):
+        end = at + _FRAME + int.from_bytes(data[at : at + 8], "big")
+        block = view[at + _FRAME : end]
+        if end > len(data) or zlib.crc32(block).to_bytes(4, "big") != data[at + 8 : at + _FRAME]:
+            return
+        yield block, end
+        at = end
+
+
+def save(
+    path: str, key: str, generation: int, memory: Memory, changed: Directories, gone: Collection[str] = ()
+) -> None:
     """Remember for next time. Losing it costs time only, so nothing is synced and a full disk is no error."""
-    data = marshal.dumps((generation, key, directories))
+    block = _block(key, generation, changed, gone)
+    if memory.size and memory.size - memory.first + len(block) <= memory.first // 2:
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            with os.fdopen(fd, "wb") as file:
+                file.seek(memory.size)
+                file.write(block)
+                return
+        except OSError:
+            pass  # as if there had been none
+    directories = {each: found for each, found in memory.directories.items() if each not in gone}
+    _write_anew(path, _MAGIC + _block(key, generation, {**directories, **changed}, ()))
+
+
+def _block(key: str, generation: int, changed: Directories, gone: Collection[str]) -> bytes:
+    packed = {each: found.as_tuple() for each, found in changed.items()}
+    data = marshal.dumps((key, generation, packed, list(gone)))
+    return len(data).to_bytes(8, "big") + zlib.crc32(data).to_bytes(4, "big") + data
+
+
+def _write_anew(path: str, data: bytes) -> None:
     temporary = f"{path}.{os.urandom(4).hex()}"
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(fd, "wb") as file:
-            file.write(_MAGIC + zlib.crc32(data).to_bytes(4, "big"))
             file.write(data)
         os.rename(temporary, path)
     except OSError:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from carrel.errors import FilesystemError, SnapshotNotFound, from_os
 from carrel.model.snapshot import EMPTY, LeftOut, Limits, Taken, layer_root
 from carrel.snapshots import cache as stat_cache
+from carrel.snapshots.cache import Directory
 from carrel.snapshots.entries import CHUNK, DIR, FILE, LEFT_OUT, Entry, encode_entry, encode_tree, flags
 from carrel.snapshots.folders import OPEN_DIR
 from carrel.snapshots.objects import Scratch
@@ -46,13 +47,14 @@ def take(
     """
     with store.hold(), store.writer() as writer:
         generation = store.generation()
-        known, cached = stat_cache.load(cache_path, _cache_key(place)) if cache_path else (generation, {})
+        key = _cache_key(place, limits)
+        memory = stat_cache.load(cache_path, key) if cache_path else stat_cache.Memory(generation, {})
+        cached, trust = memory.directories, memory.generation == generation
         with Tree(writer, previous or EMPTY, with_own_stack(place, find_stack)) as earlier:
-            trust = known == generation
             seen = _see(writer, place, cached, trust=trust, live=live, limits=limits, keep_was=True, earlier=earlier)
         writer.commit()
-        if cache_path and seen.is_new:
-            stat_cache.save(cache_path, _cache_key(place), generation, seen.directories)
+        if cache_path and (seen.changed or seen.gone):
+            stat_cache.save(cache_path, key, generation, memory, seen.changed, seen.gone)
         with Tree(writer, seen.root) as tree:
             left_out, torn = _gaps(tree) if seen.gaps else ((), ())
         return Taken(
@@ -80,8 +82,10 @@ def look(
     # What the cache names must not be dropped while we look at it.
     with store.hold(), Scratch(store, contents=contents) as scratch:
         generation = store.generation()
-        known, cached = stat_cache.load(cache_path, _cache_key(place)) if cache_path else (generation, {})
-        seen = _see(scratch, place, cached, trust=known == generation, live=True, limits=limits, keep_was=False)
+        key = _cache_key(place, limits)
+        memory = stat_cache.load(cache_path, key) if cache_path else stat_cache.Memory(generation, {})
+        cached, trust = memory.directories, memory.generation == generation
+        seen = _see(scratch, place, cached, trust=trust, live=True, limits=limits, keep_was=False)
         with Tree(scratch, seen.root, with_own_stack(place, find_stack)) as tree:
             yield tree
 
@@ -113,9 +117,9 @@ class _Seen:
         self.files = 0
         self.size = 0
         self.gaps = False
-        self.is_new = False
         self.names: dict[str, bytes] = {}
-        self.directories: Directories = {}
+        self.changed: Directories = {}
+        self.gone: set[str] = set()
 
     def add(self, name: str, entry: Entry, files: int, walk: Walk | None = None) -> None:
         self.names[name] = encode_entry(name, entry)
@@ -123,16 +127,17 @@ class _Seen:
         self.size += entry.size if entry.kind in (DIR, FILE) else 0
         self.gaps |= entry.kind == LEFT_OUT or (entry.kind in (DIR, FILE) and entry.gaps)
         if walk is not None:
-            self.directories.update(walk.directories)
-            self.is_new |= walk.is_new
+            self.changed.update(walk.changed)
+            self.gone |= walk.gone
 
 
-def _cache_key(place: Place) -> str:
+def _cache_key(place: Place, limits: Limits) -> str:
+    """What a cache belongs to: another place, or other limits, and it is not believed."""
     overlay = place.overlay
     if overlay is None:
-        return place.work or place.root
+        return "\0".join((place.work or place.root, str(limits)))
     stack = overlay.stack  # not its key, which is another after an apply: what is in the upper layer stays as it was
-    return "\0".join((overlay.upper, *stack.layers, stack.marks, str(stack.fixed_ns)))
+    return "\0".join((overlay.upper, *stack.layers, stack.marks, str(stack.fixed_ns), str(limits)))
 
 
 def _see(
@@ -207,12 +212,11 @@ def _see_root(seen: _Seen, sink: Sink, cached: Directories, *, trust: bool) -> N
     """The top of the tree; if it is the one of last time, the store is not even opened."""
     data = encode_tree(seen.names)
     old = cached.get("")
-    if trust and old is not None and old[1] == data:
-        digest = old[2]
+    if trust and old is not None and old.head == data:
+        digest = old.digest
     else:
         digest = sink.put_tree(data)
-        seen.is_new = True
-    seen.directories[""] = ((0, 0, 0), data, digest, 0, 0, b"", b"", {})
+        seen.changed[""] = Directory((0, 0, 0), data, digest, (0, 0), (0, 0, 0), b"", b"", {})
     seen.root = digest.hex()
 
 

@@ -18,7 +18,7 @@ import stat
 import time
 
 from carrel.errors import from_os
-from carrel.snapshots.cache import TICK_NS, never, pack_sights
+from carrel.snapshots.cache import FOLDER, TICK_NS, Directory, count_sights, never, pack_sights, unpack_sights
 from carrel.snapshots.entries import (
     CHUNK,
     DIR,
@@ -36,13 +36,14 @@ from carrel.snapshots.entries import (
     flags,
 )
 from carrel.snapshots.folders import OPEN_DIR
+from carrel.snapshots.unchanged import find_unchanged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from carrel.model.snapshot import Limits
-    from carrel.snapshots.cache import Directories, Directory, Sight
+    from carrel.snapshots.cache import Directories, Sight
     from carrel.snapshots.entries import Xattrs
     from carrel.snapshots.objects import Sink
 
@@ -79,6 +80,7 @@ class _Frame:
         "key",
         "known",
         "name",
+        "names",
         "old",
         "own",
         "path",
@@ -105,13 +107,14 @@ class _Frame:
         self.known: dict[str, bytes] | None = None  # None: all files are as they were
         self.folders: dict[str, bytes] = {}
         self.own = (0, 0)  # number and size of the files here; below is everything
+        self.names = 0
         self.files = 0
         self.size = 0
         self.gaps = 0
 
 
 class Walk:
-    """One walk. `directories` is what the next one may rely on."""
+    """One walk. `changed` and `gone` are what it found to be different from what was remembered."""
 
     def __init__(
         self,
@@ -136,14 +139,17 @@ class Walk:
         self._stack: list[_Frame] = []
         self._held = 0
         self._inodes: dict[tuple[int, int], str] = {}  # of files with several names: the first path
-        self.directories: Directories = {}
-        self.is_new = False  # something is to be remembered that was not known
+        self._same: set[str] = set()  # directories that list exactly what they did
+        self._doubtful: set[str] = set()  # remembered directories that are to be entered
+        self.changed: Directories = {}
+        self.gone: set[str] = set()
 
     def run(self, fd: int, path: str) -> tuple[Entry, int]:
         """Read the directory `fd` and give its entry and the number of files. `path` names it in the cache."""
         self._base = os.dup(fd)
         self._held = 1
         try:
+            self._find_doubtful(fd, path)
             return self._run(os.dup(fd), path)
         except OSError as error:
             raise from_os(error, "reading the workspace") from error
@@ -154,11 +160,29 @@ class Walk:
                     os.close(frame.fd)
             self._stack.clear()
 
+    def _find_doubtful(self, fd: int, path: str) -> None:
+        """Those that are not as they were, and all that lead to one. The top is entered in any case."""
+        remembered = {
+            each: found for each, found in self._cached.items() if each == path or each.startswith(f"{path}/")
+        }
+        # Near the limit it matters which name comes first, so every one of them is counted on the way.
+        is_near = path in remembered and remembered[path].total[2] > self._limits.max_entries // 2
+        if self._trust_objects and not is_near:
+            self._same = find_unchanged(fd, path, remembered)
+        self._doubtful = {path} & remembered.keys()
+        for each in remembered.keys() - self._same:
+            while each and each not in self._doubtful:
+                self._doubtful.add(each)
+                each = each.rpartition("/")[0]
+        self.gone = set(self._doubtful)  # until they are left
+
     def _run(self, fd: int, path: str) -> tuple[Entry, int]:
         frame = self._enter("", path, 0, fd)
         while True:
             if frame.pending:
                 name = frame.pending.pop()
+                if self._passes_by(frame, name):
+                    continue
                 try:
                     child = self._descend(frame, name)
                 except (_Vanished, OSError) as error:
@@ -172,10 +196,25 @@ class Walk:
             done, frame = frame, self._stack[-1]
             frame.files += done.files
             frame.size += done.size
+            frame.names += done.names
             frame.gaps |= done.gaps
             frame.folders[done.name] = encode_entry(done.name, entry)
 
     # -- directories ---------------------------------------------------------------------------------------------------
+
+    def _passes_by(self, frame: _Frame, name: str) -> bool:
+        """Whether a directory is as it was, with all that is below it: then what is remembered is what it holds."""
+        path = f"{frame.path}/{name}"
+        found = self._cached.get(path)
+        if found is None or path in self._doubtful or frame.old is None or name not in frame.old.folders:
+            return False
+        files, size, names = found.total
+        self._entries += names
+        frame.folders[name] = frame.old.folders[name]
+        frame.files += files
+        frame.size += size
+        frame.names += names
+        return True
 
     def _enter(self, name: str, path: str, depth: int, fd: int) -> _Frame:
         try:
@@ -187,9 +226,12 @@ class Walk:
         self._held += 1
         old = frame.old
         # ctime of a directory moves with its xattrs, so an unchanged one need not be asked.
-        same = old is not None and old[0] == frame.key and frame.key[2] != 0
-        frame.head = old[1] if old is not None and same else encode_entry("", self._dir_head(fd))
-        self._scan(frame)
+        same = old is not None and old.key == frame.key and frame.key[2] != 0
+        frame.head = old.head if old is not None and same else encode_entry("", self._dir_head(fd))
+        if old is not None and same and path in self._same:
+            self._recall(frame, old)
+        else:
+            self._scan(frame)
         if not frame.pending:
             self._release(frame)
         return frame
@@ -254,13 +296,18 @@ class Walk:
         if frame.known is not None:
             files = marshal.dumps(frame.known)
         elif old is not None:
-            files = old[6]
+            files = old.known
         if digest is None:
             known: dict[str, bytes] = frame.known if frame.known is not None else marshal.loads(files)
             digest = self._sink.put_tree(encode_tree({**known, **frame.folders}))
-        key = (*frame.key[:2], 0) if self._live else frame.key
-        self.is_new |= old is None or old[2] != digest or old[0] != key or old[5] != frame.seen
-        self.directories[frame.path] = (key, frame.head, digest, *frame.own, frame.seen, files, frame.folders)
+        key = frame.key
+        if self._live and (old is None or old.key != key):
+            key = (*key[:2], 0)
+        self.gone.discard(frame.path)
+        total = (frame.files, frame.size, frame.names)
+        if old is None or (old.key, old.digest, old.total, old.seen) != (key, digest, total, frame.seen):
+            found = Directory(key, frame.head, digest, frame.own, total, frame.seen, files, frame.folders)
+            self.changed[frame.path] = found
         head = decode_tree(frame.head)[""]
         return Entry(
             DIR,
@@ -275,18 +322,29 @@ class Walk:
     def _tree_of_last_time(self, frame: _Frame) -> bytes | None:
         """The digest of the tree, if nothing in the directory is different and it is still kept."""
         old = frame.old
-        if old is None or old[7] != frame.folders:
+        if old is None or old.folders != frame.folders:
             return None
-        if frame.known is not None and frame.known != marshal.loads(old[6]):
+        if frame.known is not None and frame.known != marshal.loads(old.known):
             return None
-        return old[2] if self._trust_objects or self._sink.has(old[2]) else None
+        return old.digest if self._trust_objects or self._sink.has(old.digest) else None
 
     # -- names ---------------------------------------------------------------------------------------------------------
 
+    def _recall(self, frame: _Frame, old: Directory) -> None:
+        """Take everything in a directory from memory, but for the directories in it."""
+        names = count_sights(old.seen)
+        self._entries += names
+        frame.names += names
+        frame.seen = old.seen
+        frame.own = old.own
+        frame.files, frame.size = old.own
+        frame.pending = sorted(old.folders, reverse=True)
+
     def _scan(self, frame: _Frame) -> None:
         """Look at every name; leave directories pending; read files unless all are as they were."""
-        pending = frame.pending
-        sights: list[Sight] = []
+        pending: list[str] = []
+        listed: list[str] = []
+        numbers: list[int] = []
         is_dir = stat.S_IFDIR
         with os.scandir(frame.fd) as names:
             for item in names:
@@ -295,36 +353,35 @@ class Walk:
                 except OSError:
                     continue  # gone since it was listed
                 mode = status.st_mode
+                listed.append(item.name)
                 if mode & 0o170000 == is_dir:
                     pending.append(item.name)
+                    numbers += FOLDER
                 else:
-                    sights.append(
-                        (item.name, status.st_ino, status.st_ctime_ns, status.st_mtime_ns, status.st_size, mode)
-                    )
+                    numbers += (status.st_ino, status.st_ctime_ns, status.st_mtime_ns, status.st_size, mode)
         old = frame.old
-        frame.seen = pack_sights(sights)
-        self._entries += len(sights) + len(pending)
-        if (
-            old is not None
-            and old[5] == frame.seen
-            and self._trust_objects
-            and self._entries <= self._limits.max_entries
-        ):
-            frame.own = (old[3], old[4])
-            frame.files, frame.size = frame.own
+        seen = pack_sights(listed, numbers)
+        is_within = self._entries + len(listed) <= self._limits.max_entries
+        if old is not None and old.seen == seen and self._trust_objects and is_within:
+            self._recall(frame, old)
+            frame.pending = sorted(pending, reverse=True)  # one that could not be entered is in no tree
         else:
-            self._look_closer(frame, sights)
-        pending.sort(reverse=True)
+            self._entries += len(listed)
+            frame.names += len(listed)
+            frame.pending = pending
+            self._look_closer(frame, unpack_sights(seen))
+            pending.sort(reverse=True)
 
     def _look_closer(self, frame: _Frame, sights: list[Sight]) -> None:
         """Read the files of a directory that are not as they were."""
         old = frame.old
-        before: dict[str, Sight] = {sight[0]: sight for sight in marshal.loads(old[5])} if old is not None else {}
-        encoded: dict[str, bytes] = marshal.loads(old[6]) if old is not None else {}
+        before: dict[str, Sight] = {sight[0]: sight for sight in unpack_sights(old.seen)} if old is not None else {}
+        encoded: dict[str, bytes] = marshal.loads(old.known) if old is not None else {}
         known = frame.known = {}
-        seen: dict[str, Sight] = {}
-        room = self._limits.max_entries - (self._entries - len(sights))
-        for sight in sorted(sights):  # which of several names of a file is the first must not depend on the disk
+        seen: dict[str, Sight] = {sight[0]: sight for sight in sights if sight[1:] == FOLDER}
+        files = sorted(sight for sight in sights if sight[1:] != FOLDER)
+        room = self._limits.max_entries - (self._entries - len(files))
+        for sight in files:  # which of several names of a file is the first must not depend on the disk
             name = sight[0]
             if before.get(name) == sight and (self._trust_objects or self._still_kept(encoded[name])):
                 known[name] = encoded[name]
@@ -341,7 +398,8 @@ class Walk:
                 break
         frame.own = (frame.files, frame.size)
         # In the order of the disk, which stays while nothing changes.
-        frame.seen = pack_sights([seen[name] for name, *_ in sights if name in seen])
+        listed = [name for name, *_ in sights if name in seen]
+        frame.seen = pack_sights(listed, [number for name in listed for number in seen[name][1:]])
 
     def _still_kept(self, encoded: bytes) -> bool:
         (entry,) = decode_tree(encoded).values()
@@ -357,6 +415,7 @@ class Walk:
         if isinstance(error, OSError) and error.errno == errno.ELOOP:
             return  # a link now: then it is no directory of this moment
         reason = "unreadable" if isinstance(error, OSError) else str(error)
+        frame.key = (*frame.key[:2], 0)  # it has to be tried again next time
         frame.gaps |= flags(gaps=True)
         frame.folders[name] = encode_entry(name, Entry(LEFT_OUT, stat.S_IFDIR >> 12, target=reason))
 

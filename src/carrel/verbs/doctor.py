@@ -106,6 +106,13 @@ def doctor(home: Home) -> list[Probe]:
             "apt install git",
         ),
         (
+            "walker",
+            _walker,
+            "a snapshot, status or diff of 50,000 unchanged files asks the kernel alone; Python is not asked for each",
+            "install a C compiler (apt install gcc libc6-dev), then sh requirements/compile in the checkout, or "
+            "pip install --force-reinstall --no-binary carrel carrel; until then these take about four times as long",
+        ),
+        (
             "qemu",
             lambda: probes.program("qemu-system-x86_64", "--version"),
             "a virtual machine as a wall",
@@ -197,6 +204,12 @@ def _vm(home: Home) -> tuple[bool, str]:
 def _log(home: Home) -> tuple[bool, str]:
     kind = "PostgreSQL" if home.settings.store.url else f"SQLite at {os.path.join(home.path, 'log.db')}"
     return True, f"{kind}, {home.log.last_position()} events"
+
+
+def _walker() -> tuple[bool, str]:
+    from carrel.snapshots.unchanged import find_library
+
+    return find_library() is not None, "compiled" if find_library() is not None else "not compiled: in Python"
 
 
 def _python() -> tuple[bool, str]:

@@ -28,6 +28,10 @@ class Pokes:
         """To wait for: readable when something changed."""
         return self._inotify.fileno()
 
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self._inotify.close()
+
     def watch(self, path: bytes) -> None:
         """Watch a folder; one that cannot be watched is not."""
         if len(self._folders) >= wire.MOST_WATCHED or len(path) > 4096 or b"\0" in path:

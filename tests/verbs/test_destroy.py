@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 import carrel
-from carrel.errors import CleanupFailed, InvalidId, WorkspaceBusy, WorkspaceNotFound
+from carrel.errors import (
+    CleanupFailed,
+    FolderNotFound,
+    InvalidId,
+    UnappliedChanges,
+    WorkspaceBusy,
+    WorkspaceNotFound,
+)
 from carrel.home import Home
 from carrel.local import Local
 from carrel.settings import Settings
@@ -189,3 +196,26 @@ def test_it_can_be_destroyed_by_the_settings_of_another_day(
         assert Path(gone.trash_path, "work", "file").read_text() == "work"
         other.undo()
     assert Path(workspaces.path(a_workspace), "work", "file").read_text() == "work"
+
+
+@pytest.mark.parametrize("is_mounted", [True, False])
+def test_a_workspace_outlives_its_folder_and_can_be_destroyed(
+    workspaces: Local, tmp_path: Path, is_mounted: bool
+) -> None:
+    need_root()
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "a.txt").write_text("theirs\n")
+    desk = workspaces.create(f"overlay:{folder}", id="t/a")
+    Path(desk.path, "work/a.txt").write_text("the agent's\n")
+    if not is_mounted:  # as after a reboot
+        subprocess.run(["umount", f"{desk.path}/work"], check=True)
+    shutil.rmtree(folder)
+    if is_mounted:
+        assert workspaces.snapshot(desk.id).files == 1
+    with pytest.raises(UnappliedChanges if is_mounted else FolderNotFound):
+        workspaces.destroy(desk.id)
+    workspaces.destroy(desk.id, force=True)
+    folder.mkdir()
+    workspaces.undo()
+    assert Path(workspaces.path(desk.id), "work/a.txt").read_text() == "the agent's\n"

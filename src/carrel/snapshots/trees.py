@@ -91,16 +91,27 @@ class StoredDir:
 class DiskLayer:
     """An immutable directory on the disk, held open; keeps a few directories below it open too."""
 
-    def __init__(self, path: str, marks: str = "") -> None:
+    def __init__(self, path: str, marks: str = "", *, may_go: bool = False) -> None:
         self.path = path
         self.prefix = f"{marks}.overlay." if marks else ""
+        self._folders: Folders | None = None
         try:
             self._folders = Folders(os.open(path, OPEN_DIR))
         except OSError as error:
-            raise from_os(error, "a layer of the workspace") from error
-        self.folder = self._folders.open
-        self.close = self._folders.close
+            if not may_go or not isinstance(error, FileNotFoundError | NotADirectoryError):
+                raise from_os(error, "a layer of the workspace") from error
         self.digests: dict[tuple[int, int, int], bytes] = {}  # inode, ctime, size -> digest
+
+    def folder(self, path: str) -> int:
+        """A descriptor of a directory in it. Raises OSError, also for a link on the way."""
+        if self._folders is None:
+            raise FileNotFoundError(self.path)
+        return self._folders.open(path)
+
+    def close(self) -> None:
+        """Give back the descriptors."""
+        if self._folders is not None:
+            self._folders.close()
 
     def entry(self, where: DiskDir, fd: int, name: str) -> Entry | None:
         """What the layer has under a name; its digest and xattrs are not read yet."""
@@ -336,13 +347,15 @@ class Tree:
             raise SnapshotNotFound(
                 f"the files that this state lies on ({key}) are gone", hint="aw snapshots lists what can be restored"
             )
-        return tuple(self._layer(path, stack.marks) for path in stack.layers)
+        # A folder of the user's may be deleted as a whole: nothing shows through then, and what is above it stays.
+        users = stack.layers[-1] if stack.fixed_ns else ""
+        return tuple(self._layer(path, stack.marks, may_go=path == users) for path in stack.layers)
 
-    def _layer(self, path: str, marks: str) -> StoredDir | DiskDir:
+    def _layer(self, path: str, marks: str, *, may_go: bool) -> StoredDir | DiskDir:
         if path.startswith(COVER):
             return StoredDir(self.objects, bytes.fromhex(path[len(COVER) :]))
         if path not in self._layers:
-            self._layers[path] = DiskLayer(path, marks)
+            self._layers[path] = DiskLayer(path, marks, may_go=may_go)
         return DiskDir(self._layers[path])
 
     def folder(self, path: str) -> Pile:

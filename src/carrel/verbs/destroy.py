@@ -10,7 +10,14 @@ from __future__ import annotations
 import os
 
 from carrel import sources
-from carrel.errors import CleanupFailed, PermissionDenied, UnappliedChanges, WorkspaceBusy, WorkspaceNotFound
+from carrel.errors import (
+    CleanupFailed,
+    FolderNotFound,
+    PermissionDenied,
+    UnappliedChanges,
+    WorkspaceBusy,
+    WorkspaceNotFound,
+)
 from carrel.model.approval import Request
 from carrel.model.event import WorkspaceCleanup, WorkspaceDestroyFailed, WorkspaceDestroying
 from carrel.model.source import Filled
@@ -151,8 +158,13 @@ def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
         return
     from carrel.verbs.diff import has_unapplied
 
-    if not has_unapplied(home, workspace):
-        return
+    try:
+        if not has_unapplied(home, workspace):
+            return
+    except FolderNotFound:
+        if not force:
+            raise
+        return  # without its folder nothing can be shown or kept; its own layer is in the trash with the rest
     if not force:
         raise UnappliedChanges(
             f"workspace {workspace.id} holds changes that were not applied",

@@ -10,7 +10,7 @@ works, and when enough is deleted the limit is lifted again. Only the soft limit
 for processes of the same user; that nobody inside raises it is seen to by the sandbox (see `seccomp`).
 
 There are ways to grow that no file size stops: names without content, stores into the holes of a mapped file, a kernel
-that is in the middle of a copy. They are watched, and what grows on for another 4 % is ended. One call can reserve any
+that is in the middle of a copy. They are watched, and what grows on for another 2 % is ended. One call can reserve any
 amount, also beyond a file's end where no limit counts: the sandbox does not offer it.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 WARN_SHARE = 0.8
 FULL_SHARE = 0.99  # from here on growth is refused: between the look and the freezing a little more is written
 LIFT_SHARE = 0.95
-GRACE_SHARE, GRACE_BYTES, GRACE_FILES = 0.04, 1 << 20, 100  # over the limit, whichever is more
+GRACE_SHARE, GRACE_BYTES, GRACE_FILES = 0.02, 1 << 20, 100  # over the limit, whichever is more
 _BYTES_PER_SECOND = 2 << 30  # what one processor writes into memory at most
 _FILES_PER_SECOND = 200_000
 _SHORTEST, _LONGEST = 0.001, 0.25

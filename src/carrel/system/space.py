@@ -33,7 +33,7 @@ _OVER = 1.05  # of the limit: what the file system needs for itself is not the w
 _SMALL = 128 * MIB  # below this blocks are small, and with them the smallest journal
 _BYTES_PER_FILE = 8192
 _OUR_FILES = 20  # the directories of the workspace, its documents, the kernel's own
-_NOT_USED = 512 << 10  # what a full file system may have left, for itself
+_NOT_USED = 1 << 20  # what may be left where a write was refused: the kernel asks for the room of large pieces at once
 _TRIES = 16
 _LOOP_GET_FREE, _LOOP_CONFIGURE, _LOOP_STATUS = 0x4C82, 0x4C0A, 0x4C05
 _AUTOCLEAR = 4
@@ -154,17 +154,18 @@ class Gauge:
         used, room = found.f_blocks - found.f_bfree, found.f_bavail
         files = max(0, self._files - found.f_ffree) if self._files is not None else 0
         share = max(used / max(1, used + room), files / max(1, self._files or 1))
-        if room * found.f_frsize < _NOT_USED or not found.f_ffree:
-            share = 1.0
+        left = room * found.f_frsize
+        is_full = share >= FULL_SHARE or left < _NOT_USED or not found.f_ffree
+        has_room = share < LIFT_SHARE and left >= 2 * _NOT_USED
         told = []
-        if share >= WARN_SHARE and not self._warned:
+        if (share >= WARN_SHARE or is_full) and not self._warned:
             told.append("warned")
-        if share >= FULL_SHARE and not self._exceeded:
+        if is_full and not self._exceeded:
             told.append("exceeded")
-        if share < LIFT_SHARE and self._exceeded:
+        if has_room and self._exceeded:
             told.append("freed")
-        self._warned = share >= WARN_SHARE
-        self._exceeded = share >= FULL_SHARE or (self._exceeded and share >= LIFT_SHARE)
+        self._warned = share >= WARN_SHARE or is_full
+        self._exceeded = is_full or (self._exceeded and not has_room)
         return [(event, used * found.f_frsize, files) for event in told]
 
 

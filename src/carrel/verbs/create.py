@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 COPIED = ("copy", "reflink", "btrfs", "plain")  # mechanisms by which a workspace begins with files that are its own
 IMAGE, METERING = "image", "metering"  # of storage.quota; auto is an image for sizes from and below:
 IMAGE_FROM_MB = 16  # less is mostly what a file system needs for itself
-IMAGE_BELOW_MB = 500  # from here on what metering lets through is less than a twentieth of the limit
+IMAGE_BELOW_MB = 1000  # from here on what metering lets through is less than a twentieth of the limit
 DOCUMENTS = ("task_spec.json", "workspace_config.json", "context.json", "run.json")
 
 

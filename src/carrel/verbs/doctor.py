@@ -174,7 +174,7 @@ def _quota(home: Home) -> tuple[bool, str]:
     reason = space.probe(home.private)
     if reason is not None:
         return False, f"no file system of limited size: {reason}" + ("; metering" if wanted != IMAGE else "")
-    sizes = "" if wanted == IMAGE else f" for {IMAGE_FROM_MB} to {IMAGE_BELOW_MB} MB, metering for the rest"
+    sizes = "" if wanted == IMAGE else f" from {IMAGE_FROM_MB} to below {IMAGE_BELOW_MB} MB, metering for the rest"
     return True, f"a file system of limited size{sizes}"
 
 

@@ -747,6 +747,7 @@ class Agent:
             try:
                 self.place = Place(json.loads(data))
                 self.pins = pins.Pins(self.place.workspace, lambda kind, path: self.send(kind, 0, 0, path))
+                self.watch(self.pins.own, lambda _: self.pins.hear_own())
             except (OSError, ValueError, KeyError) as error:
                 self.send(wire.FAILED, 0, 0, repr(error).encode()[:2000])
                 return

@@ -75,7 +75,7 @@ class Pins:
         self.held: dict[str, int] = {}  # path in the workspace -> descriptor
         self.wanted: dict[str, set[int]] = {}  # path -> the runs that watch it
         self.told: dict[str, str] = {}  # path -> the folder that the host watches for it
-        self.own = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.own: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)  # of what is changed in here
         self.folders: dict[int, str] = {}  # number of our own watch -> path
         self.echoes: dict[str, float] = {}  # path -> when it was changed in here
 
@@ -130,7 +130,7 @@ class Pins:
         """What is changed in here: the host will tell us of it too."""
         now = time.monotonic()
         self.echoes = {path: when for path, when in self.echoes.items() if now - when < _ECHO_SECONDS}
-        with contextlib.suppress(OSError):  # nothing came, or there was no queue to be had
+        with contextlib.suppress(BlockingIOError):
             data = os.read(self.own, 1 << 16)
             while data:
                 number, _, _, size = struct.unpack_from("iIII", data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import threading
@@ -471,6 +472,35 @@ open("own", "w").write("own")
         again.restore("t/a", kept.id)
         assert again.read_file("t/a", "work/own") == b"own"
         assert [change.path for change in again.status("t/a")] == ["own"]
+
+
+def test_a_full_disk_below_it_is_no_state_that_cannot_be_left(disk: Disk, spaces: Local, tmp_path: Path) -> None:
+    origin = make_origin(tmp_path / "origin")
+    spaces.create(f"overlay:{origin}", id="t/a", config={"max_size_mb": 100})
+    spaces.write_file("t/a", "work/kept", b"kept")
+    os.sync()
+    path = spaces.path("t/a")
+    with open(disk.path / "others", "wb") as file:  # somebody else takes all that there is
+        found = os.statvfs(disk.path)
+        os.posix_fallocate(file.fileno(), 0, found.f_bavail * found.f_frsize - 6 * MIB)
+    with contextlib.suppress(OSError), open(f"{path}/work/new", "wb") as file:
+        file.write(bytes(30 * MIB))
+        os.fsync(file.fileno())
+    os.unlink(disk.path / "others")
+    os.sync()
+    spaces.write_file("t/a", "work/again", b"again")
+    assert spaces.read_file("t/a", "work/kept") == b"kept"
+    ended, said = run(spaces, "t/a", "print(open('kept').read(), open('again').read())")
+    assert (ended.exit_code, said) == (0, "kept again\n")
+
+
+def test_a_space_that_the_kernel_stopped_writing_to_is_mounted_anew(spaces: Local) -> None:
+    desk = spaces.create(id="t/a", config={"max_size_mb": 20})
+    spaces.write_file("t/a", "work/kept", b"kept")
+    layers = f"{spaces._home.private}/layers/{desk.uid}"
+    subprocess.run(["mount", "-o", "remount,ro", f"{layers}/space"], check=True)
+    spaces.write_file("t/a", "work/again", b"again")
+    assert spaces.read_file("t/a", "work/kept") == b"kept"
 
 
 def test_a_size_that_no_file_system_can_be_made_for_is_refused_or_metered(disk: Disk, settings: Settings) -> None:

@@ -428,7 +428,7 @@ def settled(filled: Filled, place: Place) -> Filled:
 def attach(filled: Filled, place: Place) -> None:
     """See to it that `work/` shows the workspace's files: mount if nothing is mounted there, else do nothing."""
     if has_space(place.layers):
-        _attach_space(place)
+        _attach_space(filled, place)
     filled = settled(filled, place)
     if filled.mechanism not in MOUNTED:
         return
@@ -447,11 +447,13 @@ def attach(filled: Filled, place: Place) -> None:
         remount(by, place)
 
 
-def _attach_space(place: Place) -> None:
+def _attach_space(filled: Filled, place: Place) -> None:
     from carrel.system import space
 
     if space.is_attached(place.layers, place.root):
-        return
+        if not space.is_stuck(place.layers):
+            return
+        detach(filled, place)
     with Hold(place.layers):
         try:
             space.attach(place.layers, place.root)

@@ -13,6 +13,9 @@ back to the disk.
 believe, so a device that has the file already is used again, also one that lives on unseen because a process stayed.
 The device is found by the file's inode and held open while that is decided: an open device does not let its file go.
 
+**A full disk** below it is an error that the file system cannot understand: it stops writing, and what its journal has
+is safe. Whoever attaches it next mounts it anew, and it goes on if there is room again.
+
 **Crashes.** The device goes with its last mount, and whoever dies between leaves nothing. What is in the file system
 survives a power failure as its journal says; the file itself is on the disk before anything is put into it.
 """
@@ -101,6 +104,11 @@ def is_attached(layers: str, root: str) -> bool:
     except FileNotFoundError:
         return False
     return (here.st_dev, here.st_ino) == (inside.st_dev, inside.st_ino)
+
+
+def is_stuck(layers: str) -> bool:
+    """Whether the kernel has stopped writing to it, as it does when the disk below it is full or fails."""
+    return bool(os.statvfs(space_of(layers)).f_flag & os.ST_RDONLY)
 
 
 def attach(layers: str, root: str) -> None:

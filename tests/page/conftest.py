@@ -41,7 +41,7 @@ def page(browser: Browser, server: Server, request: pytest.FixtureRequest) -> It
     """A tab that has come through the link, with nothing to complain about at the end."""
     context = browser.new_context(viewport={"width": 1360, "height": 860})
     tab = context.new_page()
-    tab.set_default_timeout(20_000)
+    tab.set_default_timeout(60_000)  # a machine that is busy with much else is slow, not wrong
     wrong: list[str] = []
     elsewhere: list[str] = []
     tab.on("pageerror", lambda error: wrong.append(str(error)))
@@ -50,7 +50,7 @@ def page(browser: Browser, server: Server, request: pytest.FixtureRequest) -> It
         lambda each: None if each.url.startswith((server.url, "data:", "blob:")) else elsewhere.append(each.url),
     )
     tab.goto(server.said["link"])
-    tab.wait_for_url(f"{server.url}/")
+    tab.wait_for_url(f"{server.url}/", wait_until="commit")
     tab.get_by_role("heading", name="Desks", exact=True).wait_for()
     yield tab
     PICTURES.mkdir(exist_ok=True)

@@ -6,7 +6,6 @@ import os
 
 from playwright.sync_api import Page, expect
 
-from browsing import Server
 from carrel.local import Local
 
 MANY = int(os.environ.get("AW_PAGE_FILES", "5000"))  # 50,000 by hand
@@ -47,24 +46,3 @@ def test_thousands_of_desks_are_listed_and_found(page: Page, workspaces: Local) 
     page.get_by_label("Search desks").fill("a0999")
     expect(page.get_by_role("link", name="many/a0999")).to_be_visible(timeout=60_000)
     expect(page.get_by_role("link", name="many/a0001")).to_have_count(0)
-
-
-def test_the_server_does_not_grow_with_what_happens(page: Page, server: Server, workspaces: Local) -> None:
-    """An hour of events at a moderate pace is 72,000; some thousands show a leak of any size."""
-    workspaces.create(id="flat/a")
-
-    def resident() -> int:
-        with open(f"/proc/{server.pid}/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    def happen(times: int) -> None:
-        for number in range(times):
-            workspaces.write_file("flat/a", "work/f", f"{number}\n")
-
-    happen(1000)
-    page.wait_for_timeout(1500)
-    before = resident()
-    happen(3000)
-    page.wait_for_timeout(1500)
-    assert resident() - before < 30 << 20
-    page.get_by_role("link", name="flat/a").wait_for()

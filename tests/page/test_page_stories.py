@@ -57,6 +57,10 @@ def test_make_run_look_apply_destroy_undo(page: Page, project: Path, workspaces:
     assert not workspaces.exists("shop/a1")
     page.get_by_role("button", name="Undo").last.click()
     expect(page.get_by_text(re.compile("Taken back: .*shop/a1")).last).to_be_visible()
+    for _ in range(300):  # the apply that was taken back before may still be said
+        if workspaces.exists("shop/a1"):
+            break
+        page.wait_for_timeout(100)
     assert workspaces.exists("shop/a1")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from carrel.page import actions
 from carrel.page.desk import Desk
 from carrel.page.frame import attempt, confirm, frame, lasting, say_undoable
 from carrel.page.site import desk_url
-from carrel.page.text import count, span
+from carrel.page.text import count, span, typed
 
 if TYPE_CHECKING:
     from carrel.model.race import Comparison, Lane, Race
@@ -149,19 +148,13 @@ def _nothing() -> None:
 def _told(found: Comparison, race: Race | None) -> str:
     parts = [count(len(found.lanes), "desk")]
     if race is not None:
-        parts.append(f"race {race.state}: {_typed(race.command)}")
+        parts.append(f"race {race.state}: {typed(race.command)[:120]}")
         if race.check:
-            parts.append(f"check: {_typed(race.check)}")
+            parts.append(f"check: {typed(race.check)[:120]}")
         gone = {lane.workspace_id for lane in race.lanes} - {lane.workspace_id for lane in found.lanes}
         if gone:
             parts.append(f"{len(gone)} of them no longer here")
     return " · ".join(parts)
-
-
-def _typed(words: list[str]) -> str:
-    """A command as somebody would have typed it."""
-    is_shell = len(words) == 3 and words[:2] == ["sh", "-c"]
-    return printable(words[2] if is_shell else shlex.join(words))[:120]
 
 
 def _fact(name: str, value: str, look: str = "") -> None:

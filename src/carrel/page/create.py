@@ -77,7 +77,7 @@ class _FolderChooser:
     def __init__(self, site: Site) -> None:
         self._site = site
         recent = [each.path for each in site.workspaces.recent()][:_MOST_RECENT]
-        self.path = recent[0] if recent else os.path.expanduser("~")
+        self.path = recent[0] if recent else os.getcwd()  # where the server was started
         ui.label("Its files are shared, not copied; your folder changes only when you apply.").classes("dim")
         self._field = ui.input("Folder", value=self.path).classes("w-full").on("keydown.enter", self._typed)
         self._field.on("blur", self._typed)

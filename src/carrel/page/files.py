@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
 
 from carrel.model.text import printable
-from carrel.page.frame import attempt
+from carrel.page.frame import attempt, is_loaded
 from carrel.page.text import size
 
 if TYPE_CHECKING:
     from carrel.page.desk import Desk
 
 _MOST_ENTRIES = 5000  # of one directory that are shown
+_TRIES = 50  # to find the tree in the browser, which loads what draws it when it is first looked at
 _MOST_TEXT = 5 << 20
 _HEAD = 1 << 20  # of a larger file
 _MOST_PICTURE = 20 << 20
@@ -91,6 +93,10 @@ class _Files:
         work = next((row for row in self.rows if row["path"] == "work"), None)
         if work:
             self.rows = await self._expanded(work)
+        for _ in range(_TRIES):
+            if await is_loaded(self.grid):
+                break
+            await asyncio.sleep(0.1)
         self._send()
 
     async def _expanded(self, row: dict[str, Any]) -> list[dict[str, Any]]:

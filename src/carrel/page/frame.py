@@ -172,6 +172,14 @@ def _undone(operation: Operation) -> str:
     return f"Taken back: {operation.kind} of {', '.join(operation.workspaces)}"
 
 
+async def is_loaded(grid: ui.aggrid) -> bool:
+    """Whether the browser has made this grid."""
+    try:
+        return bool(await ui.run_javascript(f"Boolean(getElement({grid.id})?.api)", timeout=5))
+    except TimeoutError:
+        return False
+
+
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from nicegui import ui
 
-from carrel.page.frame import attempt, frame, say_undoable
+from carrel.page.frame import attempt, frame, lasting, say_undoable
 from carrel.page.text import clock, count, size
 
 if TYPE_CHECKING:
@@ -18,11 +19,14 @@ def show(site: Site) -> None:
     with frame(site, "/machine", wide=False):
         ui.label("Machine").classes("text-xl font-bold").props('role="heading" aria-level="1"')
         box = ui.column().classes("w-full gap-4 mt-3")
+        with box:
+            ui.label("Looking …").classes("dim")
 
     async def fill() -> None:
         used = await attempt(site.workspaces.usage)
         done = await attempt(site.workspaces.operations) or ()
         probes = await attempt(site.workspaces.doctor) or ()
+        box.clear()
         with box:
             if used:
                 with ui.column().classes("panel w-full gap-1"):
@@ -47,18 +51,17 @@ def show(site: Site) -> None:
                         ui.label(clock(each.at)).classes("dim mono lg:w-36 shrink-0")
                         ui.label(f"{each.kind} {', '.join(each.workspaces)}").classes("grow break-all")
                         if not each.undone_by and each.kind != "purge":
-                            ui.button("Undo", on_click=lambda _, name=each.operation_id: _undo(site, name)).props(
-                                "flat dense no-caps"
-                            )
+                            act = lasting(functools.partial(take_back, each.operation_id))
+                            ui.button("Undo", on_click=act).props("flat dense no-caps")
             with ui.column().classes("panel w-full gap-1"):
                 ui.label("What works here").classes("font-bold")
                 for probe in probes:
                     ui.label(f"{'✓' if probe.ok else '✗'} {probe.name}: {probe.found}")
 
+    async def take_back(operation_id: str) -> None:
+        undone = await attempt(site.workspaces.undo, operation_id)
+        if undone is not None:
+            say_undoable(site, "Taken back", undone[0].operation_id)
+            await fill()
+
     ui.timer(0, fill, once=True)
-
-
-async def _undo(site: Site, operation_id: str) -> None:
-    undone = await attempt(site.workspaces.undo, operation_id)
-    if undone is not None:
-        say_undoable(site, "Taken back", undone[0].operation_id)

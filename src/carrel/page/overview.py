@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nicegui import ui
 
 from carrel.page import create
-from carrel.page.frame import TOGGLE, frame
+from carrel.page.frame import TOGGLE, frame, is_loaded
 from carrel.page.site import compare_url, desk_url
 from carrel.page.text import LABEL, LINES
 
@@ -121,10 +121,15 @@ def _shown(row: Row) -> Row:
 
 
 def _keep_live(board: Board, grid: ui.aggrid, empty: _Empty, version: int, known: set[str]) -> None:
-    """Send what changed since the version that is shown, and nothing else."""
+    """Send what changed since the version that is shown, and nothing else, from when on the browser has the grid: what
+    is sent before is lost, and a machine that is busy takes seconds to load it."""
+    has_grid = False
 
-    def renew() -> None:
-        nonlocal version
+    async def renew() -> None:
+        nonlocal version, has_grid
+        has_grid = has_grid or await is_loaded(grid)
+        if not has_grid:
+            return
         version, rows, gone = board.newer_than(version)
         if rows or gone:
             added = [_shown(row) for row in rows if row["uid"] not in known]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from nicegui import run as threads
@@ -11,9 +10,8 @@ from nicegui import ui
 
 from carrel.errors import CarrelError
 from carrel.model.moment import seconds
-from carrel.model.text import printable
 from carrel.page.frame import attempt, lasting, say
-from carrel.page.text import clock, size, span
+from carrel.page.text import clock, size, span, typed
 
 if TYPE_CHECKING:
     from carrel.model.run import Run
@@ -97,7 +95,7 @@ class _Runs:
         took = ""
         if run.started_at and run.finished_at:
             took = span(seconds(run.finished_at) - seconds(run.started_at))
-        text = f"{mark} {printable(shlex.join(run.command))[:60]}"
+        text = f"{mark} {typed(run.command)[:60]}"
         button = (
             ui.button(on_click=lasting(lambda: self._choose(run)))
             .props("flat no-caps align=left dense")
@@ -111,7 +109,7 @@ class _Runs:
         self._let_go()
         self.chosen, self.offset, self.ended = run.id, 0, False
         self.decoder = _decoder("replace")
-        self.title.set_text(f"{run.id}  {printable(shlex.join(run.command))}")
+        self.title.set_text(f"{run.id}  {typed(run.command)}")
         self.stop.set_visibility(run.is_active)
         await ui.context.client.connected()
         self.screen.run_terminal_method("reset")

@@ -36,6 +36,7 @@ class Story:
         self._lock = threading.Lock()
         self._mark = -1  # of the last event that is known here
         self._position = -1  # up to here the log was read
+        self.version = 0  # another one whenever something was learned
         self.runs: dict[str, Run] = {}
         self.approvals: dict[str, Approval] = {}
         self.snapshots: list[Snapshot] = []
@@ -52,6 +53,7 @@ class Story:
                 else:
                     self._read_on()
                 self._mark, self._position = mark, head
+                self.version += 1
         return self
 
     def _read_all(self) -> None:

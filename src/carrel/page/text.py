@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import time
+from collections.abc import Sequence
 
 from carrel.model.moment import seconds
+from carrel.model.text import printable
 
 LABEL = {"color": "#7a858f"}  # of a chart's axis: to be read on light and on dark, as are the lines
 LINES = {"lineStyle": {"color": "#7a858f44"}}
@@ -31,6 +34,12 @@ def span(length: float) -> str:
     if length < 60:
         return f"{length:.1f} s"
     return f"{length / 60:.0f} min" if length < 3600 else f"{length / 3600:.1f} h"
+
+
+def typed(words: Sequence[str]) -> str:
+    """A command as somebody would have typed it."""
+    is_shell = len(words) == 3 and tuple(words[:2]) == ("sh", "-c")
+    return printable(words[2] if is_shell else shlex.join(words))
 
 
 def count(number: int, thing: str) -> str:

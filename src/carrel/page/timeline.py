@@ -14,7 +14,7 @@ from carrel.model.value import Value
 from carrel.page import actions
 from carrel.page.frame import attempt, lasting
 from carrel.page.site import desk_url
-from carrel.page.text import LABEL, clock, span
+from carrel.page.text import LABEL, clock, span, typed
 
 if TYPE_CHECKING:
     from carrel.page.desk import Desk
@@ -52,6 +52,7 @@ def show(desk: Desk) -> None:
 class _Timeline:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
+        self.version = 0  # of the story that is shown
         self.drawn_at, self.is_old = 0.0, False
         self.entries: list[Entry] = []
         self.lines: dict[Entry, ui.row] = {}
@@ -63,8 +64,9 @@ class _Timeline:
 
     async def _renew(self) -> None:
         story = await attempt(self.desk.story.renew)
-        if story is None:
+        if story is None or story.version == self.version:
             return
+        self.version = story.version
         found = _entries(story)
         if found != self.entries:
             self.entries = found
@@ -102,12 +104,13 @@ class _Timeline:
 
 def _entries(story: Story) -> list[Entry]:
     found = []
+    runs_url = desk_url(story.id, tab="Runs")
     for run in story.runs.values():
         began = seconds(run.created_at)
         ended = seconds(run.finished_at) if run.finished_at else None
         took = f" ({span(ended - began)})" if ended else ""
-        text = f"{run.state}: {printable(' '.join(run.command))[:120]}{took}"
-        good, url = run.state in ("completed", "running"), desk_url(story.id, tab="Runs", run=run.id)
+        text = f"{run.state}: {typed(run.command)[:120]}{took}"
+        good, url = run.state in ("completed", "running"), f"{runs_url}&run={run.id}"
         found.append(Entry(key=run.id, lane=0, at=began, until=ended, title=text, good=good, url=url))
     for kept in story.snapshots:
         text = f"{kept.cause.replace('_', ' ')}{': ' + printable(kept.label) if kept.label else ''}"

@@ -165,8 +165,10 @@ def _rows(bench: Bench) -> Iterator[Row]:
         bench.change(work)
         bench.change("git")
         ours = _call(bench.status, place, base, work)
+        yield Row(f"status, {kind}, {size}", {"ours": ours, "git add+commit": bench.git_snapshot}, aim, rounds)
+        bench.change("git")
         git = _call(bench.git, "status", "--porcelain")
-        yield Row(f"status, {kind}, {size}", {"ours": ours, "git status": git}, aim, rounds)
+        yield Row(f"status, {kind}, {size}, against git's", {"ours": ours, "git status": git}, "", rounds)
         ours = _call(bench.diff, place, base, work)
         yield Row(f"diff, {kind}, {size}", {"ours": ours, "git diff": _call(bench.git, "diff")}, "", rounds)
         root = take(bench.store, place, cache_path=bench.cache(work)).root

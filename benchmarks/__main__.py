@@ -49,12 +49,14 @@ def main() -> None:
 
 def _print(result: Result) -> None:
     ours, *others = result.arms.items()
-    parts = [f"{ours[0]} {_ms(ours[1])}"]
-    parts += [f"{name} {_ms(arm)} = {_ratio(arm['ratio'])}" for name, arm in others]
+    parts = [f"{ours[0]} {_amount(ours[1])}"]
+    parts += [f"{name} {_amount(arm)} = {_ratio(arm['ratio'])}" for name, arm in others]
     print(f"  {result.name}\n      {'   '.join(parts)}{f'   (aim: {result.aim})' if result.aim else ''}", flush=True)
 
 
-def _ms(arm: dict[str, float]) -> str:
+def _amount(arm: dict[str, float]) -> str:
+    if "mb" in arm:
+        return f"{_short(arm['mb'])} MB"
     return f"{_short(arm['median_ms'])} ms [{_short(arm['low_ms'])}-{_short(arm['high_ms'])}]"
 
 

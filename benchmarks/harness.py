@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -27,14 +27,27 @@ class Row:
 
 
 @dataclass
+class Sizes:
+    """One line of the table that is no time: `measure` gives the megabytes of every arm, ours first."""
+
+    name: str
+    measure: Callable[[], dict[str, float]]
+    aim: str = ""
+
+
+@dataclass
 class Result:
     name: str
     aim: str
-    arms: dict[str, dict[str, float]]  # arm -> median_ms, low_ms, high_ms, ratio (ours / arm)
+    arms: dict[str, dict[str, float]]  # arm -> median_ms, low_ms, high_ms or mb, and ratio (ours / arm)
 
 
-def measure(row: Row) -> Result:
+def measure(row: Row | Sizes) -> Result:
     """Time every arm `rounds` times in turn and give medians, quartiles and the ratio of ours to each."""
+    if isinstance(row, Sizes):
+        sizes = row.measure()
+        first = next(iter(sizes.values()))
+        return Result(row.name, row.aim, {name: {"mb": size, "ratio": first / size} for name, size in sizes.items()})
     samples: dict[str, list[float]] = {name: [] for name in row.arms}
     with row.hold():
         for arm in row.arms.values():
@@ -61,6 +74,3 @@ def measure(row: Row) -> Result:
             for name, times in samples.items()
         },
     )
-
-
-RowMaker = Callable[[str], Iterator[Row]]

@@ -565,6 +565,7 @@ class CloneFailed(ToolFailed):
     """git could not clone the repository."""
 
     code = "clone_failed"
+    http_status = 422  # the caller named the repository and the branch; nothing of ours is broken
 
 
 def _leaves(cls: type[CarrelError]) -> list[type[CarrelError]]:

@@ -44,6 +44,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE UNIQUE INDEX views_live ON carrel.views (kind, label) WHERE live = 1",
         "CREATE INDEX views_pending ON carrel.views (pending) WHERE pending = 1",
     ),
+    ("CREATE INDEX views_by_kind ON carrel.views (kind, label)",),
 )
 LOCK = 0x43415252454C  # "CARREL": one writer at a time in this database
 CHANNEL = "carrel_events"

@@ -44,6 +44,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE UNIQUE INDEX views_live ON views (kind, label) WHERE live = 1",
         "CREATE INDEX views_pending ON views (pending) WHERE pending = 1",
     ),
+    ("CREATE INDEX views_by_kind ON views (kind, label)",),
 )
 BUSY_SECONDS = 60.0
 

@@ -164,9 +164,9 @@ def test_digest_of_a_file_or_nothing_when_it_is_too_large(root: Root, ws: Path) 
 
 
 def test_write_tells_sizes_and_digests_before_and_after(root: Root, ws: Path) -> None:
-    assert files.write(root, "f", b"one") == Written(size=3, digest=sha(b"one"))
+    assert files.write(root, "f", b"one") == Written(size=3, digest=sha(b"one"), tag=sha(b"one"))
     assert files.write(root, "f", b"three") == Written(
-        size=5, digest=sha(b"three"), size_before=3, digest_before=sha(b"one")
+        size=5, digest=sha(b"three"), size_before=3, digest_before=sha(b"one"), tag=sha(b"three")
     )
     assert (ws / "f").read_bytes() == b"three"
 
@@ -269,7 +269,7 @@ def test_create_only_lets_one_of_many_writers_win(root: Root, ws: Path) -> None:
 def test_append_tells_the_digest_of_before_and_of_the_whole(root: Root, ws: Path) -> None:
     assert files.append(root, "log", b"one").size_before is None
     assert files.append(root, "log", [b"t", b"wo"]) == Written(
-        size=6, digest=sha(b"onetwo"), size_before=3, digest_before=sha(b"one")
+        size=6, digest=sha(b"onetwo"), size_before=3, digest_before=sha(b"one"), tag=sha(b"onetwo")
     )
     with pytest.raises(QuotaExceeded):
         files.append(root, "log", b"x", max_bytes=6)

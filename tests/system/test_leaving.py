@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -83,3 +87,34 @@ def test_a_child_neither_keeps_them_nor_waits_for_them(desk: Desk) -> None:
         assert wait(fork(child)) == 7
     leaving.wait_for(upper)
     assert not in_use(desk, upper)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_child_that_is_born_while_one_goes_does_not_wait_for_it() -> None:
+    """The descriptor is gone from then on, and the closing is not over: as with a socket that lingers."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
+        far, _ = server.accept()
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 2))
+        near.setblocking(False)
+        with suppress(BlockingIOError):
+            while near.send(bytes(1 << 20)):
+                pass
+        near.setblocking(True)
+        number = near.detach()
+        leaving.keep("slow", number)
+        closing = threading.Thread(target=leaving.wait_for, args=("slow",))
+        closing.start()
+        while os.path.exists(f"/proc/self/fd/{number}"):
+            time.sleep(0.01)
+        assert closing.is_alive()
+
+        def child() -> int:
+            assert leaving._left == {}
+            leaving.keep("another", os.open("/", os.O_PATH))
+            leaving.wait_for("another")
+            return 7
+
+        assert wait(fork(child)) == 7
+        closing.join()
+        far.close()
+    assert "slow" not in leaving._left

@@ -13,6 +13,7 @@ import os
 from _thread import allocate_lock, start_new_thread
 
 PAUSE_SECONDS = 1.0
+_GOING = -1  # instead of a descriptor, while it is closed: a second, in which a child may be forked
 
 _left: dict[str, int] = {}  # upper layer -> the mount, by a descriptor that is the last thing that holds it
 _table = allocate_lock()  # for a look at the dict
@@ -54,8 +55,10 @@ def _close_later() -> None:
 
 def _close(upper: str) -> None:
     with _closing:
-        if upper in _left:  # else another thread has just done it
-            os.close(_left[upper])
+        mount = _left.get(upper)
+        if mount is not None:  # else another thread has just done it
+            _left[upper] = _GOING
+            os.close(mount)
             with _table:
                 del _left[upper]
 
@@ -63,7 +66,8 @@ def _close(upper: str) -> None:
 def _forget() -> None:
     """In a forked child: the thread is not there, its locks may be held for ever, and the mounts are its parent's."""
     global _table, _closing
-    for mount in _left.values():
-        os.close(mount)
-    _left.clear()
     _table, _closing = allocate_lock(), allocate_lock()
+    for mount in _left.values():
+        if mount != _GOING:
+            os.close(mount)
+    _left.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -9,9 +10,11 @@ import stat
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import carrel
 from carrel.local import Local
@@ -20,6 +23,7 @@ from carrel.settings import Settings
 from needs import need_root
 
 NOBODY = 65534
+Answer = TypeVar("Answer")
 
 # What Python tells an audit hook before it does it. Each is a moment in which a process may die.
 EFFECTS = frozenset(
@@ -182,3 +186,9 @@ def check_after_crash(home_path: str, settings: Settings) -> None:
         workspaces.repair()
         assert workspaces.repair() == []
         check_whole(workspaces, home_path)
+
+
+def in_a_loop(work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Run it to its end, in a thread of its own: a browser's client leaves a running loop in the one of the tests."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()

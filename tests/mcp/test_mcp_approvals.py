@@ -21,6 +21,7 @@ from carrel.mcp.http import mount
 from carrel.server.serve import Background
 from carrel.settings import Settings
 from mcp_peers import aw
+from situations import in_a_loop
 
 Questions = Callable[[Client], Awaitable[Any]]
 ERAS = ["legacy", "auto"]  # questions as requests of their own, and questions that travel with the result
@@ -39,7 +40,7 @@ def ask(server: list[str], questions: Questions, **options: Any) -> Any:
         async with Client(StdioServerParameters(command=server[0], args=server[1:]), **options) as client:
             return await questions(client)
 
-    return asyncio.run(main())
+    return in_a_loop(main())
 
 
 async def overwrite(client: Client) -> types.CallToolResult:
@@ -148,7 +149,7 @@ def test_a_token_of_a_workspace_has_that_workspace_over_http(server: Background,
             read = await client.call_tool("read_text_file", {"path": "work/a"})
             assert read.structured_content == {"content": "old\n"}
 
-    asyncio.run(main())
+    in_a_loop(main())
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -160,7 +161,7 @@ def test_an_agent_cannot_answer_its_own_question(server: Background, workspaces:
         async with client_of(server, token, mode=era, elicitation_callback=answer) as client:
             return await overwrite(client)
 
-    done = asyncio.run(main())
+    done = in_a_loop(main())
     assert done.is_error
     assert "approval_required" in done.content[0].text
     assert not asked
@@ -180,7 +181,7 @@ def test_the_owners_client_has_all_and_is_asked(server: Background, workspaces: 
             done = await client.call_tool("write_file", arguments)
             assert not done.is_error, done.content
 
-    asyncio.run(main())
+    in_a_loop(main())
     assert asked
     assert workspaces.read_text("t/a", "work/a") == "new\n"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shutil
@@ -17,6 +16,7 @@ from mcp_types import CallToolResult, Tool
 
 from carrel.local import Local
 from mcp_peers import FILESYSTEM, aw, npm_package
+from situations import in_a_loop
 
 HINTS = ("read_only_hint", "destructive_hint", "idempotent_hint", "open_world_hint")
 
@@ -27,7 +27,7 @@ def ask(server: list[str], questions: Callable[[Client], Awaitable[Any]]) -> Any
         async with Client(parameters) as client:
             return await questions(client)
 
-    return asyncio.run(main())
+    return in_a_loop(main())
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 from collections.abc import Awaitable, Callable
@@ -16,6 +15,7 @@ from mcp.client.stdio import StdioServerParameters
 
 from carrel.local import Local
 from mcp_peers import INSPECTOR, aw, npm_package
+from situations import in_a_loop
 
 
 def ask(server: list[str], questions: Callable[[Client], Awaitable[Any]], **options: Any) -> Any:
@@ -24,7 +24,7 @@ def ask(server: list[str], questions: Callable[[Client], Awaitable[Any]], **opti
         async with Client(parameters, **options) as client:
             return await questions(client)
 
-    return asyncio.run(main())
+    return in_a_loop(main())
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from carrel.local import Local
 from carrel.server import streams
 from carrel.server.serve import Background
 from carrel.settings import Settings
+from situations import in_a_loop
 
 from .conftest import Wire
 
@@ -60,7 +61,7 @@ def test_every_client_sees_every_event_once(server: Background, wire: Wire, work
             await asyncio.to_thread(workspaces.create, id=name, lazy=True)
         return await asyncio.wait_for(asyncio.gather(*clients), 120)
 
-    seen = asyncio.run(everybody())
+    seen = in_a_loop(everybody())
     assert seen == [list(range(start + 1, last + 1))] * CLIENTS
     while server.app.front.hub.open_streams:
         time.sleep(0.01)
@@ -73,11 +74,11 @@ def test_a_client_resumes_where_it_left_off_from_memory_and_from_the_log(
     for number in range(60):
         workspaces.create(id=f"n{number}/main", lazy=True)
     last = workspaces.last_position()
-    whole = asyncio.run(_listen(wire, "/api/events?follow=true&after=0", last))
+    whole = in_a_loop(_listen(wire, "/api/events?follow=true&after=0", last))
     assert whole == list(range(1, last + 1))
-    resumed = asyncio.run(_listen(wire, "/api/events?follow=true&after=0", last, **{"Last-Event-ID": "31"}))
+    resumed = in_a_loop(_listen(wire, "/api/events?follow=true&after=0", last, **{"Last-Event-ID": "31"}))
     assert resumed == list(range(32, last + 1))
-    one = asyncio.run(_listen(wire, "/api/events?follow=true&after=0&task_id=n59", last))
+    one = in_a_loop(_listen(wire, "/api/events?follow=true&after=0&task_id=n59", last))
     assert one == [last]
 
 
@@ -90,7 +91,7 @@ def test_what_is_not_in_memory_any_more_comes_from_the_log(
         for number in range(40):
             workspaces.create(id=f"n{number}/main", lazy=True)
         last = workspaces.last_position()
-        assert asyncio.run(_listen(wire, "/api/events?follow=true&after=3", last)) == list(range(4, last + 1))
+        assert in_a_loop(_listen(wire, "/api/events?follow=true&after=3", last)) == list(range(4, last + 1))
 
 
 @pytest.mark.parametrize("position", ["-1", "NaN", "1e9", "99999999999999999999999", "1 ", "%31", "١"])
@@ -115,7 +116,7 @@ def test_a_slow_client_is_let_go_and_harms_nobody(
         slow.connect(wire.address)
         slow.sendall(_head(wire, target))
         last = workspaces.last_position()
-        assert asyncio.run(_listen(wire, "/api/events?follow=true&after=0", last))[:last] == list(range(1, last + 1))
+        assert in_a_loop(_listen(wire, "/api/events?follow=true&after=0", last))[:last] == list(range(1, last + 1))
         assert _is_let_go(slow)
         assert wire.ask("GET", "/healthz").status == 200
 
@@ -154,7 +155,7 @@ def test_a_forged_line_stays_within_its_event(wire: Wire, workspaces: Local) -> 
     """Names that hold what readers take for the end of a line would otherwise begin an event of their own."""
     odd = "a\u2028id: 999\u2028data: {}\u2029\x85\r\n\nid: 998"
     made = workspaces.create(task=odd)
-    seen = asyncio.run(_listen(wire, "/api/events?follow=true&after=0", workspaces.last_position()))
+    seen = in_a_loop(_listen(wire, "/api/events?follow=true&after=0", workspaces.last_position()))
     assert seen == [1, 2]
     with carrel.connect(wire.url, wire.token) as remote:
         events = list(remote.follow(after=0, timeout_seconds=1.0))

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import ExitStack, suppress
+from contextlib import closing, suppress
 
+from carrel.snapshots.folders import OPEN_DIR, Folders
 from carrel.system import repository
 from carrel.system.copying import remove_tree
 from carrel.system.git import Git
@@ -22,8 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_ALTERNATES = ("objects", "info", "alternates")
+_ALTERNATES = "alternates"
 _MOST_MODULES = 1000
 
 
@@ -70,45 +70,39 @@ def unpack(file: str, digest: str, cache: str) -> str:
     return objects
 
 
-def point_to(work: str, objects: str, owner: tuple[int, int] | None) -> bool:
-    """Let the repository at the top of a work tree, and its submodules, borrow from here; False if there is none.
+def point_to(work: str, objects: str, owner: tuple[int, int] | None) -> None:
+    """Let the repository at the top of a work tree, if there is one, and its submodules borrow from here.
 
     The files are the agent's, or whoever's the archive is: what is not a plain directory or file is left alone."""
-    pointed = False
-    for parts in ((".git",), *_modules(work)):
-        with ExitStack() as opened:
-            folder = _open(work, (*parts, *_ALTERNATES[:-1]), opened)
-            if folder is not None and _is_file(folder, _ALTERNATES[-1]):
-                _replace(folder, _ALTERNATES[-1], os.fsencode(objects) + b"\n", owner)
-                pointed = True
-    return pointed
+    try:
+        top = os.open(work, OPEN_DIR)
+    except OSError:
+        return
+    with closing(Folders(top)) as folders:
+        for path in (".git", *_modules(folders)):
+            try:
+                folder = folders.open(f"{path}/objects/info")
+            except OSError:
+                continue
+            if _is_file(folder, _ALTERNATES):
+                _replace(folder, _ALTERNATES, os.fsencode(objects) + b"\n", owner)
 
 
-def _modules(work: str) -> Iterator[tuple[str, ...]]:
+def _modules(folders: Folders) -> Iterator[str]:
     """Repositories of submodules, which may have a slash in their names."""
-    pending: list[tuple[str, ...]] = [(".git", "modules")]
+    pending = [".git/modules"]
     for _ in range(_MOST_MODULES):
         if not pending:
             return
-        parts = pending.pop()
-        with ExitStack() as opened:
-            folder = _open(work, parts, opened)
-            names = sorted(os.listdir(folder)) if folder is not None else []
-        if "objects" in names and "HEAD" in names:
-            yield parts
-            names = ["modules"] if "modules" in names else []
-        pending += [(*parts, name) for name in names]
-
-
-def _open(work: str, parts: Sequence[str], opened: ExitStack) -> int | None:
-    folder: int | None = None
-    for part in (work, *parts):
+        path = pending.pop()
         try:
-            folder = os.open(part, _DIRECTORY, dir_fd=folder)
+            names = sorted(os.listdir(folders.open(path)))
         except OSError:
-            return None
-        opened.callback(os.close, folder)
-    return folder
+            continue
+        if "objects" in names and "HEAD" in names:
+            yield path
+            names = ["modules"] if "modules" in names else []
+        pending += [f"{path}/{name}" for name in names]
 
 
 def _is_file(folder: int, name: str) -> bool:

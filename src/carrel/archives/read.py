@@ -207,7 +207,7 @@ class Reader:
         if head.get("format") != FORMAT or head.get("version") not in (1, VERSION):
             raise InvalidArchive(
                 f"this is {str(head.get('format'))[:40]!r} of version {str(head.get('version'))[:10]}",
-                hint=f"this Carrel reads version {VERSION}",
+                hint=f"this Carrel reads versions 1 to {VERSION}",
             )
         self._events(self._expect("events.jsonl"))
         pack = ""

@@ -289,18 +289,28 @@ goes_on()
     assert [denial.kind for denial in workspaces.why(ended.id).denials] == ["quota"]
 
 
-def test_a_view_counts_what_is_changed_in_it_and_beside_it(disk: Disk, workspaces: Local, tmp_path: Path) -> None:
-    origin = make_origin(tmp_path / "origin")
-    (origin / "huge.bin").write_bytes(os.urandom(30 * MIB))
-    workspaces.create(f"overlay:{origin}", id="t/a", config={"max_size_mb": 20})
-    ended, said = run(
-        workspaces,
-        "t/a",
-        """
+CHANGE_THE_HUGE_FILE = """
 try:
     open("huge.bin", "r+b").write(b"x")  # the view has to copy it
 except OSError as error:
     print("refused", error.errno)
+"""
+
+
+def make_view_of_a_huge_file(workspaces: Local, tmp_path: Path) -> None:
+    """`t/a`, which may take less than a file that shows through it."""
+    origin = make_origin(tmp_path / "origin")
+    (origin / "huge.bin").write_bytes(os.urandom(30 * MIB))
+    workspaces.create(f"overlay:{origin}", id="t/a", config={"max_size_mb": 20})
+
+
+def test_a_view_counts_what_is_changed_in_it_and_beside_it(disk: Disk, workspaces: Local, tmp_path: Path) -> None:
+    make_view_of_a_huge_file(workspaces, tmp_path)
+    ended, said = run(
+        workspaces,
+        "t/a",
+        CHANGE_THE_HUGE_FILE
+        + """
 try:
     with open("../beside", "wb", buffering=0) as file:
         for _ in range(100): file.write(b"x" * (1 << 20))
@@ -439,24 +449,19 @@ def test_what_is_written_through_us_meets_the_same_limit(spaces: Local) -> None:
 
 
 def test_a_view_a_fork_and_a_machine_that_was_switched_off(disk: Disk, spaces: Local, tmp_path: Path) -> None:
-    origin = make_origin(tmp_path / "origin")
-    (origin / "huge.bin").write_bytes(os.urandom(30 * MIB))
-    spaces.create(f"overlay:{origin}", id="t/a", config={"max_size_mb": 20})
+    make_view_of_a_huge_file(spaces, tmp_path)
     _, said = run(
         spaces,
         "t/a",
-        """
-try:
-    open("huge.bin", "r+b").write(b"x")  # the view has to copy it
-except OSError as error:
-    print("refused", error.errno)
+        CHANGE_THE_HUGE_FILE
+        + """
 open("own", "w").write("own")
 """,
     )
     assert said == "refused 28\n"
     kept = spaces.snapshot("t/a")
-    fork = spaces.fork("t/a", new_id="t/b")
-    for each in (spaces.get("t/a"), fork[0] if isinstance(fork, list) else fork):
+    (fork,) = spaces.fork("t/a", new_id="t/b")
+    for each in (spaces.get("t/a"), fork):
         assert Path(each.path, "work", "own").read_text() == "own"
         assert Path(each.path, "work", "huge.bin").stat().st_size == 30 * MIB
     spaces.write_file("t/b", "work/own", b"of the fork")

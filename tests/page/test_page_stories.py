@@ -75,6 +75,14 @@ def test_what_an_agent_does_is_seen_within_a_moment(page: Page, workspaces: Loca
     expect(page.get_by_role("link", name="live/a")).to_have_count(0)
 
 
+def test_desks_that_come_one_after_another_all_stay(page: Page, workspaces: Local) -> None:
+    """The grid grows with each from the fifth on; what it had is still there."""
+    for number in range(8):
+        workspaces.create(id=f"live/{number}")
+        page.get_by_role("link", name=f"live/{number}").wait_for()
+        expect(page.get_by_role("link", name="live/")).to_have_count(number + 1)
+
+
 def test_a_terminal_in_the_sandbox(page: Page, workspaces: Local, server: object) -> None:
     workspaces.create(id="term/a")
     page.get_by_role("link", name="term/a").click()

@@ -61,10 +61,12 @@ def show(site: Site) -> None:
             ui.space()
             ui.button("New desk", icon="add", on_click=lambda: create.ask(site)).props("no-caps unelevated")
         empty = _Empty(site)
-        grid = _grid(rows)
-        grid.bind_visibility_from(empty.box, "visible", backward=lambda visible: not visible)
+        # Height and visibility belong to the box: a grid whose own element changes is built anew from its first rows.
+        with ui.element("div").classes("w-full mt-3").style(_height(len(rows))) as box:
+            grid = _grid(rows)
+        box.bind_visibility_from(empty.box, "visible", backward=lambda visible: not visible)
         _charts(site)
-    _keep_live(site.board, grid, empty, version, {row["uid"] for row in rows})
+    _keep_live(site.board, grid, box, empty, version, {row["uid"] for row in rows})
     search.on_value_change(lambda: grid.run_grid_method("setGridOption", "quickFilterText", search.value or ""))
     chosen.on_value_change(lambda: grid.run_grid_method("setFilterModel", _FILTERS[chosen.value]))
 
@@ -109,7 +111,7 @@ def _grid(rows: list[Row]) -> ui.aggrid:
         "suppressFieldDotNotation": True,
         "animateRows": False,
     }
-    return ui.aggrid(options, auto_size_columns=False).classes("w-full mt-3").style(_height(len(rows)))
+    return ui.aggrid(options, auto_size_columns=False).classes("w-full h-full")
 
 
 def _height(rows: int) -> str:
@@ -120,7 +122,7 @@ def _shown(row: Row) -> Row:
     return {**row, "href": desk_url(row["id"]), "compare": compare_url(row["task"]) if row["several"] else ""}
 
 
-def _keep_live(board: Board, grid: ui.aggrid, empty: _Empty, version: int, known: set[str]) -> None:
+def _keep_live(board: Board, grid: ui.aggrid, box: ui.element, empty: _Empty, version: int, known: set[str]) -> None:
     """Send what changed since the version that is shown, and nothing else, from when on the browser has the grid: what
     is sent before is lost, and a machine that is busy takes seconds to load it."""
     has_grid = False
@@ -139,7 +141,7 @@ def _keep_live(board: Board, grid: ui.aggrid, empty: _Empty, version: int, known
             known.difference_update(row["uid"] for row in removed)
             change = {"add": added, "update": updated, "remove": removed}
             grid.run_grid_method("applyTransaction", change)
-            grid.style(_height(len(known)))
+            box.style(_height(len(known)))
         if empty.box.visible == bool(known):
             empty.box.set_visibility(not known)
 

@@ -76,15 +76,18 @@ def _format(image: str, size: int, files: int | None) -> None:
     number = ["-N", str(files + _OUR_FILES)] if files is not None else ["-i", str(_BYTES_PER_FILE)]
     options = ["-q", "-F", "-m", "0", "-b", "1024" if is_small else "4096", "-I", "256", *number]
     options += ["-J", "size=1" if is_small else "size=4", "-O", "^resize_inode", "-E", "nodiscard,lazy_itable_init=1"]
-    done = subprocess.run(
-        [program, *options, image],
-        env={"LC_ALL": "C"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        timeout=60,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [program, *options, image],
+            env={"LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(errno.ETIMEDOUT, "mkfs.ext4 did not end within a minute") from error
     if done.returncode:
         words = done.stderr.decode(errors="replace").strip().splitlines() or ["it gave no reason"]
         raise OSError(errno.EIO, f"mkfs.ext4: {words[-1]}")

@@ -30,7 +30,7 @@ def enter(home: Home, place: Place, config: Config) -> tuple[Place, list[str]]:
         return place.replace(root=space.make(place.layers, size << 20, config.max_files)), []
     except OSError as error:
         leave(place)
-        reason = (error.strerror or str(error)).lower()
+        reason = error.strerror or str(error)
         if home.settings.storage.quota == IMAGE:
             raise Unavailable(
                 f"a space of limited size cannot be made: {reason}",

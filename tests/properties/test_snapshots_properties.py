@@ -23,7 +23,7 @@ from desks import Description, Desk, describe
 
 from carrel.snapshots.collect import collect, verify
 from carrel.snapshots.diff import diff
-from carrel.snapshots.entries import CHUNK, Entry, decode_tree, encode_entry, encode_tree
+from carrel.snapshots.entries import CHUNK, Entry, decode_tree, encode_entry, encode_tree, split_tree
 from carrel.snapshots.lines import edits, groups, merge, split_lines, with_groups
 from carrel.snapshots.trees import compare
 
@@ -264,7 +264,7 @@ def test_a_patch_of_any_two_states_is_taken_by_git(files: list[tuple[str, list[i
             Entry,
             st.sampled_from("fdlwx"),
             st.integers(0, 0o1777),
-            st.integers(-(2**62), 2**62),
+            st.integers(-(2**68), 2**68),
             st.integers(0, 2**62),
             st.binary(min_size=32, max_size=32),
             st.just(""),
@@ -276,7 +276,9 @@ def test_a_patch_of_any_two_states_is_taken_by_git(files: list[tuple[str, list[i
     )
 )
 def test_a_tree_survives_being_written_and_read(entries: dict[str, Entry]) -> None:
-    data = encode_tree({name: encode_entry(name, entry) for name, entry in entries.items()})
+    encoded = {name: encode_entry(name, entry) for name, entry in entries.items()}
+    data = encode_tree(encoded)
+    assert split_tree(data) == encoded
     again = decode_tree(data)
     assert list(again) == sorted(entries, key=os.fsencode)
     for name, entry in entries.items():

@@ -30,6 +30,7 @@ from carrel.snapshots.entries import (
     decode_tree,
     encode_pieces,
     flags,
+    split_tree,
 )
 from carrel.snapshots.folders import OPEN_DIR, Folders
 from carrel.snapshots.walker import OPEN_FILE, read_at
@@ -60,27 +61,43 @@ def split(path: str) -> list[str]:
 class StoredDir:
     """A directory of a kept tree, read when it is needed."""
 
-    __slots__ = ("_children", "_entries", "_objects", "digest")
+    __slots__ = ("_children", "_encoded", "_entries", "_objects", "digest")
 
     def __init__(self, objects: Objects, digest: bytes, entries: dict[str, Entry] | None = None) -> None:
         self._objects = objects
         self.digest = digest
+        self._encoded: dict[str, bytes] | None = None
         self._entries = entries
         self._children: dict[str, StoredDir] = {}
 
     def entries(self) -> dict[str, Entry]:
         """All entries by name, whiteouts included."""
         if self._entries is None:
-            self._entries = decode_tree(self._objects.get(self.digest)) if self.digest != NO_DIGEST else {}
+            self._entries = decode_tree(self._read())
         return self._entries
 
+    def _read(self) -> bytes:
+        return self._objects.get(self.digest) if self.digest != NO_DIGEST else b""
+
     def find(self, name: str) -> Entry | None:
-        return self.entries().get(name)
+        if self._encoded is None or self._entries is not None:
+            return self.entries().get(name)
+        encoded = self._encoded.get(name)
+        return decode_tree(encoded)[name] if encoded is not None else None
+
+    def differing(self, other: StoredDir) -> set[str]:
+        """The names under which two directories do not have the same, without a closer look at the rest."""
+        if self._encoded is None:
+            self._encoded = split_tree(self._read())
+        if other._encoded is None:
+            other._encoded = split_tree(other._read())
+        return {name for name, _ in self._encoded.items() ^ other._encoded.items()}
 
     def child(self, name: str) -> StoredDir:
         found = self._children.get(name)
         if found is None:
-            found = self._children[name] = StoredDir(self._objects, self.entries()[name].digest)
+            entry = self.find(name)
+            found = self._children[name] = StoredDir(self._objects, entry.digest if entry is not None else NO_DIGEST)
         return found
 
     def is_same(self, other: object) -> bool:
@@ -526,7 +543,7 @@ def _compare_folders(old: Tree, new: Tree, path: str, mine: Pile, theirs: Pile, 
         if common == len(mine.layers) == len(theirs.layers):
             continue
         below = []
-        for name in sorted(mine.names(common) | theirs.names(common)):
+        for name in sorted(_names_to_compare(path, mine, theirs, common)):
             before, after = mine.find(name), theirs.find(name)
             where = f"{path}/{name}" if path else name
             if is_different(old, before, new, after, times=times):
@@ -534,6 +551,14 @@ def _compare_folders(old: Tree, new: Tree, path: str, mine: Pile, theirs: Pile, 
             if (before is not None and before.kind == DIR) or (after is not None and after.kind == DIR):
                 below.append((where, old.child(mine, name), new.child(theirs, name)))
         todo += reversed(below)
+
+
+def _names_to_compare(path: str, mine: Pile, theirs: Pile, common: int) -> set[str]:
+    if path and len(mine.layers) == len(theirs.layers) == 1:  # at the top, the same `work` may lie on other layers
+        (one,), (other,) = mine.layers, theirs.layers
+        if isinstance(one, StoredDir) and isinstance(other, StoredDir):
+            return one.differing(other)
+    return mine.names(common) | theirs.names(common)
 
 
 def _compare_name(

@@ -23,6 +23,7 @@ class Row:
     aim: str = ""  # what we want of the ratio, for the reader: "raw <= 3", "git >= 100x faster"
     rounds: int = 15
     inner: int = 1  # calls per timing, for arms that are too short for the clock
+    before: dict[str, Callable[[], object]] = field(default_factory=dict)  # by arm: done before each timing, untimed
     hold: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)  # set up before, tear down after
 
 
@@ -42,6 +43,10 @@ class Result:
     arms: dict[str, dict[str, float]]  # arm -> median_ms, low_ms, high_ms or mb, and ratio (ours / arm)
 
 
+def _nothing() -> None:
+    pass
+
+
 def measure(row: Row | Sizes) -> Result:
     """Time every arm `rounds` times in turn and give medians, quartiles and the ratio of ours to each."""
     if isinstance(row, Sizes):
@@ -50,11 +55,13 @@ def measure(row: Row | Sizes) -> Result:
         return Result(row.name, row.aim, {name: {"mb": size, "ratio": first / size} for name, size in sizes.items()})
     samples: dict[str, list[float]] = {name: [] for name in row.arms}
     with row.hold():
-        for arm in row.arms.values():
+        for name, arm in row.arms.items():
+            row.before.get(name, _nothing)()
             arm()  # warm caches and imports, unmeasured
         gc.collect()
         for _ in range(row.rounds):
             for name, arm in row.arms.items():
+                row.before.get(name, _nothing)()
                 start = time.perf_counter()
                 for _ in range(row.inner):
                     arm()

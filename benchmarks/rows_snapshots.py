@@ -1,7 +1,8 @@
 """Snapshot, status, diff and restore with ten changed files, against git on the same tree; and the space they take.
 
-Every arm changes its ten files itself, ours and git's alike. git works with its own directory outside the tree, as a
-manager of snapshots would have to: `git add -A && git commit`, `git status`, `git diff`, `git reset --hard` and clean.
+Ten files are changed before each timing, in our tree and in git's alike; writing them is not timed. git works with its
+own directory outside the tree, as a manager of snapshots would have to: `git add -A && git commit`, `git status`,
+`git diff`, `git reset --hard` and clean.
 """
 
 from __future__ import annotations
@@ -107,11 +108,9 @@ class Bench:
         return f"{self.path}/{work.split('/')[0]}.cache"
 
     def snapshot(self, place: Place, work: str) -> None:
-        self.change(work)
         take(self.store, place, cache_path=self.cache(work))
 
     def git_snapshot(self) -> None:
-        self.change("git")
         self.git("add", "-A")
         self.git("commit", "-qm", "next")
 
@@ -130,11 +129,9 @@ class Bench:
             assert len(diff(old, new).patch) > 1000
 
     def restore(self, place: Place, root: str, work: str) -> None:
-        self.change(work)
         restore(self.store, root, place, lambda _: self.stack, cache_path=self.cache(work))
 
     def git_restore(self) -> None:
-        self.change("git")
         self.git("reset", "-q", "--hard")
         self.git("clean", "-fdxq")
 
@@ -161,30 +158,34 @@ def _rows(bench: Bench) -> Iterator[Row]:
         ("plain", bench.plain, bench.plain_base, "git >= 3x slower at 50k"),
     ):
         work = f"{kind}/work"
-        ours = _call(bench.snapshot, place, work)
-        yield Row(f"snapshot, {kind}, {size}", {"ours": ours, "git add+commit": bench.git_snapshot}, aim, rounds)
-        bench.change(work)
-        bench.change("git")
-        ours = _call(bench.status, place, base, work)
-        yield Row(f"status, {kind}, {size}", {"ours": ours, "git add+commit": bench.git_snapshot}, aim, rounds)
-        bench.change("git")
-        git = _call(bench.git, "status", "--porcelain")
-        yield Row(f"status, {kind}, {size}, against git's", {"ours": ours, "git status": git}, "", rounds)
-        ours = _call(bench.diff, place, base, work)
-        yield Row(f"diff, {kind}, {size}", {"ours": ours, "git diff": _call(bench.git, "diff")}, "", rounds)
+        change, change_git = _call(bench.change, work), _call(bench.change, "git")
+        before = {"ours": change, "git add+commit": change_git}
+        arms = {"ours": _call(bench.snapshot, place, work), "git add+commit": bench.git_snapshot}
+        yield Row(f"snapshot, {kind}, {size}", arms, aim, rounds, before=before)
+        status = _call(bench.status, place, base, work)
+        arms = {"ours": status, "git add+commit": bench.git_snapshot}
+        yield Row(f"status, {kind}, {size}", arms, aim, rounds, before=before)
+        before = {"ours": change, "git status": change_git}
+        arms = {"ours": status, "git status": _call(bench.git, "status", "--porcelain")}
+        yield Row(f"status, {kind}, {size}, against git's", arms, "", rounds, before=before)
+        before = {"ours": change, "git diff": change_git}
+        arms = {"ours": _call(bench.diff, place, base, work), "git diff": _call(bench.git, "diff")}
+        yield Row(f"diff, {kind}, {size}", arms, "", rounds, before=before)
         root = take(bench.store, place, cache_path=bench.cache(work)).root
-        bench.git("add", "-A")
-        bench.git("commit", "-qm", "next")
+        change_git()
+        bench.git_snapshot()
         time.sleep(0.05)
         take(bench.store, place, cache_path=bench.cache(work))
-        ours = _call(bench.restore, place, root, work)
-        yield Row(f"restore, {kind}, {size}", {"ours": ours, "git reset+clean": bench.git_restore}, aim, rounds)
+        before = {"ours": change, "git reset+clean": change_git}
+        arms = {"ours": _call(bench.restore, place, root, work), "git reset+clean": bench.git_restore}
+        yield Row(f"restore, {kind}, {size}", arms, "", rounds, before=before)
     bench.change("overlay/work", 1000)
     time.sleep(0.05)
     take(bench.store, bench.over, cache_path=bench.cache("overlay"))
-    ours = _call(bench.snapshot, bench.over, "overlay/work")
+    arms = {"ours": _call(bench.snapshot, bench.over, "overlay/work"), "git add+commit": bench.git_snapshot}
+    before = {"ours": _call(bench.change, "overlay/work"), "git add+commit": _call(bench.change, "git")}
     name = f"snapshot, overlay, {size}, 1,000 changed before"
-    yield Row(name, {"ours": ours, "git add+commit": bench.git_snapshot}, "git >= 10x slower at 50k", rounds)
+    yield Row(name, arms, "git >= 10x slower at 50k", rounds, before=before)
 
 
 def _call(function: Callable[..., object], *args: object) -> Callable[[], object]:

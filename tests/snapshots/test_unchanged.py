@@ -237,6 +237,39 @@ def test_a_link_on_the_way_is_not_followed(desk: Desk) -> None:
     compare_both(desk)
 
 
+def test_a_view_of_several_directories_is_listed(desk: Desk) -> None:
+    """What somebody adds below an overlay shows in it, and no time of the directory says so."""
+    need_root()
+    for name in ("lower/d", "upper", "scratch"):
+        (desk.path / name).mkdir(parents=True)
+    (desk.path / "lower/d/f").write_text("theirs")
+    options = ",".join(f"{key}dir={desk.path / key}" for key in ("lower", "upper"))
+    options += f",workdir={desk.path / 'scratch'}"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(desk.work)], check=True)
+    try:
+        desk.write("d/own", "mine")
+        desk.take()
+        settled(desk)
+        assert "work/d" in same(desk)
+        (desk.path / "lower/d/late").write_text("theirs too")
+        status = os.stat(desk.work / "d")
+        assert (status.st_dev, status.st_ino, status.st_ctime_ns) == remembered(desk, desk.cache)["work/d"].key
+        assert "work/d" not in same(desk)
+        compare_both(desk)
+        assert desk.take().files == 3
+    finally:
+        subprocess.run(["umount", "-l", str(desk.work)], check=True)
+
+
+def test_a_time_of_whole_seconds_is_believed_later() -> None:
+    now = 1_000_000_000 * 1_700_000_000
+    assert cache.is_settled(now - 21_000_001, now)
+    assert not cache.is_settled(now - 19_000_000, now)
+    assert not cache.is_settled(now - 1_000_000_000, now)
+    assert not cache.is_settled(now - 2_000_000_000, now)
+    assert cache.is_settled(now - 3_000_000_000, now)
+
+
 def test_no_memory_however_spoilt_makes_it_say_what_is_not_so(desk: Desk) -> None:
     for number in range(20):
         desk.write(f"d/f{number}", str(number))

@@ -13,8 +13,8 @@ The cache says "this content is in the store". It belongs to one generation of t
 each one is asked for.
 
 The file is a row of blocks, each with its length and checksum. The first holds everything, later ones what was new, so
-that remembering costs what changed; when they have grown to half of the first, it is written anew. A block that is not
-whole ends the row: what stands before it was true then, and whoever changed since has another ctime.
+that remembering costs what changed; when they have grown to half of the first, and to much, it is written anew. A block
+that is not whole ends the row: what stands before it was true then, and whoever changed since has another ctime.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     Sight = tuple[str, int, int, int, int, int]  # name, inode, ctime, mtime, size, mode
     Directories = dict[str, "Directory"]  # by path, as `work/src`
 
-TICK_NS = 20_000_000  # the coarse clock that stamps files ticks every 1 to 10 ms
+_TICK_NS = 20_000_000  # the coarse clock that stamps files ticks every 1 to 10 ms
+_SECOND_NS = 1_000_000_000
 
 # marshal loads 50,000 files in a few milliseconds. Its format belongs to the Python version, and damaged bytes may
 # crash it: hence both are checked. The file lies in the home, where no agent writes.
 _MAGIC = b"carrel-stat-5 %s %d\n" % (sys.byteorder.encode(), marshal.version)
+_MUCH = 128 << 10  # bytes of later blocks that are worth writing a small file anew
 _FRAME = 8 + 4  # length and checksum of a block
 _NUMBERS = 5
 _MASK = (1 << 64) - 1
@@ -71,6 +73,13 @@ class Directory:
     def as_tuple(self) -> tuple[object, ...]:
         """What the constructor takes."""
         return self.key, self.head, self.digest, self.own, self.total, self.seen, self.known, self.folders
+
+
+def is_settled(ctime_ns: int, now_ns: int) -> bool:
+    """Whether whoever changes what has this ctime after this moment gives it another.
+
+    Some file systems keep whole seconds, or every second one; there it takes that much longer to be sure."""
+    return ctime_ns < now_ns - (_TICK_NS if ctime_ns % _SECOND_NS else 2 * _SECOND_NS + _TICK_NS)
 
 
 # -- what was seen in a directory --------------------------------------------------------------------------------------
@@ -171,7 +180,7 @@ def save(
 ) -> None:
     """Remember for next time. Losing it costs time only, so nothing is synced and a full disk is no error."""
     block = _block(key, generation, changed, gone)
-    if memory.size and memory.size - memory.first + len(block) <= memory.first // 2:
+    if memory.size and memory.size - memory.first + len(block) <= max(memory.first // 2, _MUCH):
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             with os.fdopen(fd, "wb") as file:

@@ -1,8 +1,9 @@
 """Ask the kernel about fifty thousand files without fifty thousand objects: which directories are as they were?
 
-`unchanged.c` is compiled when the project is set up, or comes with the wheel. It lists every directory that the stat
-cache remembers, looks at each name in it, and compares with what `pack_sights` made of it last time, in a few threads
-and without the interpreter. It decides nothing else: a directory that is not exactly the same is left to the walker.
+`unchanged.c` is compiled when the project is set up, or comes with the wheel. It looks at every directory that the stat
+cache remembers and at each name in it, and compares with what `pack_sights` made of it last time, in a few threads and
+without the interpreter. It decides nothing else: a directory that is not exactly the same is left to the walker. Where
+the ctime of a directory tells of every name that comes or goes, and nobody can set it, it is not even listed again.
 Where it could not be compiled the walker looks at everything itself, with the same result, and `aw doctor` says so.
 """
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from carrel.snapshots.cache import Directory
 
 LIBRARY = os.path.join(os.path.dirname(__file__), "libunchanged.so")
-_ENTRY = "carrel_unchanged_1"  # a library that was compiled from another version does not have it
+_ENTRY = "carrel_unchanged_2"  # a library that was compiled from another version does not have it
 _WORTHWHILE = 1 << 16  # bytes of what was seen: about a thousand files, for which the walker needs some milliseconds
 _DEEPEST = 64  # every directory is reached from the top: a chain of thousands would cost the square of its length
 _THREADS = 4

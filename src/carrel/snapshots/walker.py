@@ -18,7 +18,7 @@ import stat
 import time
 
 from carrel.errors import from_os
-from carrel.snapshots.cache import FOLDER, TICK_NS, Directory, count_sights, never, pack_sights, unpack_sights
+from carrel.snapshots.cache import FOLDER, Directory, count_sights, is_settled, never, pack_sights, unpack_sights
 from carrel.snapshots.entries import (
     CHUNK,
     DIR,
@@ -98,7 +98,7 @@ class _Frame:
         now = time.time_ns()
         self.status = os.fstat(fd)
         # 0 matches nothing: a directory that changed within this tick may change again without showing it.
-        settled = self.status.st_ctime_ns < now - TICK_NS
+        settled = is_settled(self.status.st_ctime_ns, now)
         self.key = (self.status.st_dev, self.status.st_ino, self.status.st_ctime_ns if settled else 0)
         self.old = old
         self.head = b""
@@ -350,8 +350,10 @@ class Walk:
             for item in names:
                 try:
                     status = item.stat(follow_symlinks=False)
-                except OSError:
-                    continue  # gone since it was listed
+                except OSError as error:
+                    if not isinstance(error, FileNotFoundError):  # gone since it was listed; else it is tried again
+                        frame.key = (*frame.key[:2], 0)
+                    continue
                 mode = status.st_mode
                 listed.append(item.name)
                 if mode & 0o170000 == is_dir:
@@ -441,7 +443,7 @@ class Walk:
             frame.files += 1
             frame.size += entry.size
         frame.gaps |= flags(torn=entry.torn, gaps=entry.kind == LEFT_OUT)
-        settled = status.st_ctime_ns < now - TICK_NS
+        settled = is_settled(status.st_ctime_ns, now)
         if self._live or entry.kind == LEFT_OUT or entry.torn or not settled:
             return never(name)
         return (name, status.st_ino, status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_mode)

@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from carrel.workspaces import Workspaces
 
 TRIES = 4
+PATIENCE_SECONDS = 60.0
 WAIT_SECONDS = 30  # of one request for the end of a run
 SAFE = ("GET", "HEAD")
 
@@ -694,24 +695,31 @@ class Remote:
         return int(self._get("/api/events/last")["position"])
 
     def _listen(self, target: str, query: Mapping[str, Any], after: int | None) -> Iterator[tuple[int, Any]]:
-        """(id, data) of server-sent events, resumed where the connection broke, until the server says that it ends."""
+        """(id, data) of server-sent events, resumed where the connection broke, until the server says that it ends.
+
+        A server that is not there is given up soon, one that went away after as long as a restart may take."""
         seen, failures = after, 0
+        lost_at: float | None = None
         while True:
             headers = dict(self._headers) if seen is None else {**self._headers, "Last-Event-ID": str(seen)}
+            is_open = False
             try:
                 with self._wire.stream(target, headers=headers, params=_params(query)) as response:
+                    is_open, failures = True, 0
                     for name, number, data in _events(_lines(response.iter_raw())):
                         if name == "end":
                             return
-                        failures = 0
                         if number is not None:
                             seen = number
                             yield number, json.loads(data)
             except Unavailable:
                 failures += 1
-                if failures >= TRIES:
+                is_missed = lost_at is None or time.monotonic() - lost_at > PATIENCE_SECONDS
+                if not is_open and is_missed and failures >= TRIES:
                     raise
-            time.sleep(0.1 * 3**failures)
+            if is_open:
+                lost_at = time.monotonic()
+            time.sleep(min(0.1 * 3**failures, 2.0))
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
         del progress  # the server does not say how far it is

@@ -99,6 +99,29 @@ def test_a_request_that_outlasts_the_end_is_told_so_and_nothing_looks_like_a_bug
     assert (answers[0].status, answers[0].code) == (503, "unavailable")
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        "POST /api/workspaces HTTP/1.1\r\nContent-Type: application/json",
+        "PUT /api/workspaces/t/a/files/work/x HTTP/1.1\r\nContent-Type: application/octet-stream",
+        "POST /mcp HTTP/1.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream",
+    ],
+)
+def test_a_client_that_goes_in_the_middle_of_its_request_is_no_bug(served: Served, head: str) -> None:
+    wire = served.wire
+    assert wire.ask("POST", "/api/workspaces", {"id": "t/a"}).status == 201
+    with wire.connect() as connection:
+        rest = f"Host: {wire.host}\r\nAuthorization: Bearer {wire.token}\r\nContent-Length: 1000\r\n\r\n{{"
+        connection.sendall(f"{head}\r\n{rest}".encode())
+        time.sleep(0.3)
+    assert wire.ask("GET", "/api/workspaces").status == 200
+    assert wire.ask("HEAD", "/api/workspaces/t/a/files/work/x").status == 404
+    code, said = served.end()
+    assert code == 0
+    lines = [json.loads(line)["what"] for line in said.splitlines()]
+    assert "bug" not in lines
+
+
 def test_settings_are_read_again_on_request(served: Served, home_path: str) -> None:
     wire = served.wire
     config = Path(os.environ["HOME"]) / ".config" / "aw"

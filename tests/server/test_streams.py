@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 import carrel
+import carrel.remote
+from carrel.errors import Unavailable
 from carrel.local import Local
 from carrel.server import streams
 from carrel.server.serve import Background
@@ -207,7 +209,10 @@ def test_the_server_ends_while_streams_are_open(workspaces: Local, settings: Set
     workspaces.stop(run.id, at_once=True)
 
 
-def test_a_follower_of_the_client_goes_on_after_the_server_came_back(workspaces: Local, settings: Settings) -> None:
+def test_a_follower_of_the_client_goes_on_after_the_server_came_back(
+    workspaces: Local, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrel.remote, "TRIES", 1)  # a server that is not there at all is given up at once
     got: list[Any] = []
     first = Background(workspaces, settings)
     with first:
@@ -219,11 +224,29 @@ def test_a_follower_of_the_client_goes_on_after_the_server_came_back(workspaces:
         while first.app.front.hub.open_streams == 0:
             time.sleep(0.01)
     workspaces.create(id="while-it-was-down/main", lazy=True)
+    time.sleep(0.5)  # some attempts
     with Background(workspaces, settings, port=port):
         workspaces.create(id="last/main", lazy=True)
         listener.join(30)
     remote.close()
     assert got == ["one/main", "while-it-was-down/main", "last/main"]
+
+
+def test_a_follower_gives_up_a_server_that_stays_away(
+    workspaces: Local, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carrel.remote, "TRIES", 1)
+    monkeypatch.setattr(carrel.remote, "PATIENCE_SECONDS", 0.2)
+    with Background(workspaces, settings) as server:
+        remote = carrel.connect(server.url, workspaces.owner_token())
+        workspaces.create(id="one/main", lazy=True)
+        following = remote.follow(after=0)
+        assert next(following).event_data["workspace_id"] == "one/main"
+    with pytest.raises(Unavailable):
+        next(following)
+    with pytest.raises(Unavailable):
+        next(remote.follow(after=0))
+    remote.close()
 
 
 def _until(remote: Any, id: str) -> list[str]:

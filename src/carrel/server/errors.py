@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from carrel.errors import BadRequest, CarrelError, Invalid, MethodNotAllowed, NotFound
@@ -95,6 +96,7 @@ def handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(CarrelError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _bug)
 
 
@@ -129,6 +131,12 @@ async def _http(request: Request, error: Any) -> Response:
         response.headers.update(error.headers or {})
         return response
     return answer_for(request, BadRequest("the request cannot be understood", hint="see /openapi.json"))
+
+
+async def _gone(request: Request, _: Any) -> Response:
+    """Whoever asked went away in the middle of it. Nobody hears this answer."""
+    note("client_gone", request_id=request.scope["state"].get("request_id"), path=request.url.path)
+    return error_response(request.app.state.front, BadRequest("the request ended before its body did"))
 
 
 async def _bug(request: Request, error: Exception) -> Response:

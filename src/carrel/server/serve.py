@@ -125,7 +125,7 @@ def serve(
 
 def log_libraries() -> None:
     """What uvicorn and others have to say goes where our own lines go."""
-    for name in ("uvicorn", "uvicorn.error", "fastapi", "asyncio"):
+    for name in (None, "uvicorn", "uvicorn.error", "fastapi", "asyncio"):  # None: whoever has no place of its own
         logger = logging.getLogger(name)
         logger.handlers[:] = [Journal()]
         logger.propagate = False

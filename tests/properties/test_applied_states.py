@@ -234,6 +234,46 @@ def test_a_file_in_a_directory_that_took_the_place_of_something_is_given_back_al
     play(home, [was], [("edit", edits), ("take", None), *again, *again, ("apply", "b/a"), ("apply", None)])
 
 
+_FORKED: list[tuple[str, object]] = [("take", None), ("fork", 1)]  # what was changed so far is a layer below from here
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(
+            [("edit", [(write, "a/a", b"", 0o644)]), *_FORKED, ("apply", None), ("remount", None), ("undo", None)],
+            id="a directory of the layer below",
+        ),
+        pytest.param(
+            [
+                *(("edit", [(write, "a/a", b"", 0o644)]), *_FORKED, ("edit", [(write, "a/b", b"", 0o644)])),
+                *(("apply", None), ("remount", None), ("undo", None), ("remount", None), ("apply", None)),
+            ],
+            id="a directory of both layers",
+        ),
+        pytest.param(
+            [
+                *(("edit", [(write, "a/a/a", b"", 0o644)]), *_FORKED),
+                *(("edit", [(write, "a", b"two\n", 0o644), (make_folder, "a/b/c.txt", 0o700)]), *_FORKED),
+                *(("edit", [(make_folder, "a/a/c.txt", 0o755)]), ("apply", None), ("remount", None), ("undo", None)),
+            ],
+            id="a directory of three layers",
+        ),
+        pytest.param(
+            [
+                *(("edit", [(write, "a", b"", 0o644)]), *_FORKED, ("apply", None)),
+                *(("edit", [(write, "a/a", b"", 0o644)]), ("apply", None)),
+            ],
+            id="a directory for a file of the layer below",
+        ),
+    ],
+)
+def test_a_workspace_that_was_forked_keeps_its_files_when_it_applies(
+    home: Local, steps: list[tuple[str, object]]
+) -> None:
+    play(home, [], steps)
+
+
 def test_what_the_user_edits_after_an_undo_is_not_overwritten(home: Local) -> None:
     with TemporaryDirectory(dir="/dev/shm") as scratch:
         folder = Path(scratch, "folder")

@@ -275,7 +275,7 @@ class _Planner:
 
     def _is_edited_since(self, before: Entry) -> bool:
         """Whether what looks like base was changed by the user after the workspace was made."""
-        return bool(self._fixed_ns) and self.base.ctime_ns(before) > self._fixed_ns
+        return bool(self._fixed_ns) and self.base.is_users(before) and self.base.ctime_ns(before) > self._fixed_ns
 
     def _was(self, path: str) -> bytes:
         """The digest of the base version that a snapshot preserved, or nothing."""

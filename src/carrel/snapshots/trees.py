@@ -108,14 +108,15 @@ class StoredDir:
 class DiskLayer:
     """An immutable directory on the disk, held open; keeps a few directories below it open too."""
 
-    def __init__(self, path: str, marks: str = "", *, may_go: bool = False) -> None:
+    def __init__(self, path: str, marks: str = "", *, is_users: bool = False) -> None:
         self.path = path
+        self.is_users = is_users  # their own folder, which may change and may go
         self.prefix = f"{marks}.overlay." if marks else ""
         self._folders: Folders | None = None
         try:
             self._folders = Folders(os.open(path, OPEN_DIR))
         except OSError as error:
-            if not may_go or not isinstance(error, FileNotFoundError | NotADirectoryError):
+            if not is_users or not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise from_os(error, "a layer of the workspace") from error
         self.digests: dict[tuple[int, int, int], bytes] = {}  # inode, ctime, size -> digest
 
@@ -366,13 +367,13 @@ class Tree:
             )
         # A folder of the user's may be deleted as a whole: nothing shows through then, and what is above it stays.
         users = stack.layers[-1] if stack.fixed_ns else ""
-        return tuple(self._layer(path, stack.marks, may_go=path == users) for path in stack.layers)
+        return tuple(self._layer(path, stack.marks, is_users=path == users) for path in stack.layers)
 
-    def _layer(self, path: str, marks: str, *, may_go: bool) -> StoredDir | DiskDir:
+    def _layer(self, path: str, marks: str, *, is_users: bool) -> StoredDir | DiskDir:
         if path.startswith(COVER):
             return StoredDir(self.objects, bytes.fromhex(path[len(COVER) :]))
         if path not in self._layers:
-            self._layers[path] = DiskLayer(path, marks, may_go=may_go)
+            self._layers[path] = DiskLayer(path, marks, is_users=is_users)
         return DiskDir(self._layers[path])
 
     def folder(self, path: str) -> Pile:
@@ -461,6 +462,10 @@ class Tree:
         for at, piece in self.pieces(entry):
             data[at : at + len(piece)] = piece
         return bytes(data)
+
+    def is_users(self, entry: Entry) -> bool:
+        """Whether this is seen in the folder of a user, who may change it any time."""
+        return entry.disk is not None and entry.disk[0].layer.is_users
 
     def ctime_ns(self, entry: Entry) -> int:
         """When a layer's file changed last; 0 for what is in the store, which never changes."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from carrel.errors import (
     CarrelError,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from carrel.home import Home
     from carrel.model.workspace import Workspace
+    from carrel.snapshots.folders import Folders
     from carrel.snapshots.objects import Store, Writer
     from carrel.snapshots.trees import Tree
     from carrel.verbs.permit import Gate
@@ -598,6 +599,7 @@ def _hide_new_folders(home: Home, workspace: Workspace, job: Job) -> None:
     """Keep directories that the agent made and the origin has now from being two that lie on each other.
 
     The kernel knows them as the agent's alone and writes no whiteout for what is removed in them: it would show again.
+    The mark is set where the directory begins: after a fork the agent's own files lie in several layers.
     """
     overlay = place_of_state(home, workspace).overlay
     made = [step.path for step in job.plan.steps if step.action == "mkdir"]
@@ -605,13 +607,27 @@ def _hide_new_folders(home: Home, workspace: Workspace, job: Job) -> None:
         return
     from carrel.snapshots.folders import OPEN_DIR, Folders
 
-    folders = Folders(os.open(overlay.upper, OPEN_DIR))
-    try:
+    mark = f"{overlay.stack.marks}.overlay.opaque"
+    own = [overlay.upper, *overlay.stack.layers[:-1]]  # the last is the folder itself
+    with ExitStack() as opened:
+        layers = []
+        for layer in reversed(own):
+            layers.append(Folders(os.open(layer, OPEN_DIR)))
+            opened.callback(layers[-1].close)
         for path in made:
-            with suppress(OSError):  # removed or replaced meanwhile
-                os.setxattr(folders.open(path), f"{overlay.stack.marks}.overlay.opaque", b"y")
-    finally:
-        folders.close()
+            _mark_lowest(layers, path, mark)
+
+
+def _mark_lowest(layers: Sequence[Folders], path: str, mark: str) -> None:
+    """Mark a directory in the lowest layer that has it, if it was not removed or replaced meanwhile."""
+    for folders in layers:
+        try:
+            found = folders.open(path)
+        except OSError:
+            continue
+        with suppress(OSError):
+            os.setxattr(found, mark, b"y")
+        return
 
 
 def _find_done(home: Home, job: Job) -> str | None:

@@ -170,7 +170,7 @@ class Lifecycle(RuleBasedStateMachine):
 
 TestLifecycle = Lifecycle.TestCase
 TestLifecycle.settings = settings(
-    max_examples=40,
+    max_examples=int(os.environ.get("AW_EXAMPLES", "40")),
     stateful_step_count=25,
     deadline=None,
     database=None,

@@ -116,7 +116,9 @@ def may_go(situation: Situation) -> bool:
     return free_of_reasons and not situation.work and not situation.results and not situation.trashed
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=int(os.environ.get("AW_EXAMPLES", "40")), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(SITUATIONS, st.sampled_from([None, 5, 10]), st.sampled_from([None, 1, 3, 100]))
 def test_only_what_the_model_lets_go_goes(
     situations: list[Situation], retention: int | None, free_mib: int | None

@@ -42,7 +42,9 @@ def act(top: str, step: tuple[str, ...]) -> None:
             os.rename(*paths)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=int(os.environ.get("AW_EXAMPLES", "60")), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(st.lists(STEPS, max_size=12), st.lists(STEPS, max_size=40))
 def test_repeating_the_reports_gives_the_tree(before: list[tuple[str, ...]], steps: list[tuple[str, ...]]) -> None:
     with tempfile.TemporaryDirectory(prefix="carrel-watch-") as top:

@@ -82,6 +82,7 @@ class Game:
         self.work = Path(workspaces.create(f"overlay:{folder}", id=self.id).path, "work")
         self.kept: list[tuple[str, Description]] = [("base", self.seen())]
         self.undone: list[tuple[Description, Description]] = []  # work and folder before each operation
+        self.child: tuple[Path, Description, set[str]] | None = None  # a fork, what is its own, what it has not
 
     def seen(self) -> Description:
         """What is in the workspace; what the user has in `mine` is the user's."""
@@ -93,6 +94,15 @@ class Game:
 
     def play(self, what: str, detail: object) -> None:
         getattr(self, f"do_{what}")(detail)
+        self.look_at_child()
+
+    def look_at_child(self) -> None:
+        """What is a fork's own stays, whatever happens to its parent and the folder."""
+        if self.child is not None:
+            work, own, without = self.child
+            found = describe(work)
+            assert {name: found.get(name) for name in own} == own
+            assert without.isdisjoint(found)
 
     def do_edit(self, edits: list[Edit]) -> None:
         for act, *arguments in edits:
@@ -146,6 +156,9 @@ class Game:
         subprocess.run(["umount", self.work], check=True)
         self.workspaces.path(self.id)
         assert self.seen() == before
+        if self.child is not None:
+            subprocess.run(["umount", self.child[0]], check=True)
+            self.workspaces.path(f"{self.child[0].parent.parent.name}/{self.child[0].parent.name}")
 
     def do_mine(self, content: bytes) -> None:
         (self.folder / "mine/note").write_bytes(content)
@@ -155,9 +168,15 @@ class Game:
         if name == "base":
             return
         (child,) = self.workspaces.fork(self.id, new_id=f"{self.id}-fork-{next(_numbers)}", snapshot=name)
-        found = describe(Path(child.path, "work"))
+        work = Path(child.path, "work")
+        found = describe(work)
         assert {name: each for name, each in found.items() if name.split("/")[0] != "mine"} == state
-        self.workspaces.destroy(child.id, force=True)
+        if self.child is not None:
+            self.workspaces.destroy(child.id, force=True)
+            return
+        there = describe(self.folder)
+        own = {name: each for name, each in state.items() if each[0] != "dir" and there.get(name) != each}
+        self.child = (work, own, there.keys() - state.keys() - {"mine", "mine/note"})
 
     def end(self) -> None:
         home = self.workspaces._home

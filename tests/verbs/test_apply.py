@@ -276,6 +276,62 @@ def test_an_apply_can_be_taken_back_after_the_workspace_came_back_elsewhere(
     workspaces.verify()
 
 
+LINES = "".join(f"{number}\n" for number in range(100))
+
+
+def _say(place: Path, line: str, word: str) -> None:
+    text = place.read_text()
+    assert f"\n{line}\n" in text
+    place.write_text(text.replace(f"\n{line}\n", f"\n{word}\n"))
+
+
+@pytest.fixture
+def family(workspaces: Local, origin: Path) -> dict[str, Path]:
+    """A workspace, a fork and a fork of it, each with a word of its own in one file, and kept in between as runs do."""
+    (origin / "lines").write_text(LINES)
+    first = workspaces.create(f"overlay:{origin}", id="fix/a")
+    place = {"fix/a": Path(first.path, "work/lines")}
+    _say(place["fix/a"], "50", "fifty")
+    workspaces.snapshot("fix/a")
+    for parent, child, line, word in (("fix/a", "fix/b", "60", "sixty"), ("fix/b", "fix/c", "70", "seventy")):
+        (made,) = workspaces.fork(parent, new_id=child)
+        place[child] = Path(made.path, "work/lines")
+        for each in (parent, child):
+            workspaces.snapshot(each)
+        _say(place[child], line, word)
+        workspaces.snapshot(child)
+    _say(place["fix/a"], "40", "forty")
+    return place
+
+
+def test_forks_and_their_user_change_one_file_in_different_places(
+    workspaces: Local, family: dict[str, Path], origin: Path
+) -> None:
+    _say(origin / "lines", "10", "ten")
+    for id in family:
+        workspaces.apply(id)
+    words = {"10": "ten", "40": "forty", "50": "fifty", "60": "sixty", "70": "seventy"}
+    assert (origin / "lines").read_text().split() == [words.get(line, line) for line in LINES.split()]
+    for id in ("fix/c", "fix/b"):  # and each is taken back alone
+        (operation,) = (each for each in workspaces.operations() if each.kind == "apply" and each.workspaces == [id])
+        workspaces.undo(operation.operation_id)
+    assert (origin / "lines").read_text().split() == [
+        words.get(line, line) if line < "60" else line for line in LINES.split()
+    ]
+
+
+def test_what_a_fork_and_its_user_change_in_one_place_is_refused(
+    workspaces: Local, family: dict[str, Path], origin: Path
+) -> None:
+    _say(origin / "lines", "70", "mine")
+    before = (origin / "lines").read_bytes()
+    with pytest.raises(OriginMoved):
+        workspaces.apply("fix/c")
+    assert (origin / "lines").read_bytes() == before
+    workspaces.apply("fix/b")
+    assert {"fifty", "sixty", "mine"} <= set((origin / "lines").read_text().split())
+
+
 def test_two_workspaces_give_back_to_one_folder_at_once(
     workspaces: Local, origin: Path, home_path: str, settings: Settings
 ) -> None:

@@ -24,7 +24,7 @@ from carrel.snapshots.trees import Delta, DiskDir, DiskLayer, Pile, StoredDir, c
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Protocol
 
     from carrel.snapshots.entries import Xattrs
@@ -117,17 +117,21 @@ def plan_merge(
     mark_conflicts: bool = False,
     fixed_ns: int = 0,
     covers: Sequence[str] = (),
+    find_was: Callable[[str], bytes] = lambda _: b"",
     names: tuple[str, str] = ("origin", "workspace"),
 ) -> Plan:
     """What giving back the changes from `base` to `theirs` would do to `ours`.
 
     `writer` takes the merged texts and what would be replaced, so that a plan can be done and undone later; the caller
     commits it. `fixed_ns` is that of the stack if the target is the folder that the workspace lies on, else 0; `covers`
-    are then the trees of what the workspace's applies replaced in it, the oldest first.
+    are then the trees of what the workspace's applies replaced in it, the oldest first, and `find_was` knows the digest
+    of what a path in it was when the workspace or one that it is a fork of first changed it, where `theirs` does not.
     `mark_conflicts` plans texts with conflict markers where the sides clash; otherwise the target keeps its version.
     """
     try:
-        return _plan(_Planner(base, ours, theirs, writer, mark_conflicts, fixed_ns, covers, names), under, paths)
+        return _plan(
+            _Planner(base, ours, theirs, writer, mark_conflicts, fixed_ns, covers, find_was, names), under, paths
+        )
     except OSError as error:
         raise from_os(error, "the origin") from error
 
@@ -165,6 +169,7 @@ class _Planner:
         mark: bool,
         fixed_ns: int,
         covers: Sequence[str],
+        find_was: Callable[[str], bytes],
         names: tuple[str, str],
     ) -> None:
         self.base = base
@@ -174,6 +179,7 @@ class _Planner:
         self._mark = mark
         self._fixed_ns = fixed_ns
         self._covers = Pile(tuple(StoredDir(writer, bytes.fromhex(each)) for each in covers))
+        self._find_was = find_was
         self._names = names
         self._puts: list[Step] = []
         self._modes: list[Step] = []  # of directories
@@ -269,7 +275,7 @@ class _Planner:
         if before.kind != FILE:
             return False
         if self._is_edited_since(before):
-            was = self._was(path) or self._taken_away(path)
+            was = self._began_with(path)
             return was == b"" or was != self.ours.digest(target)
         return before.size != target.size or self.base.digest(before) != self.ours.digest(target)
 
@@ -277,11 +283,13 @@ class _Planner:
         """Whether what looks like base was changed by the user after the workspace was made."""
         return bool(self._fixed_ns) and self.base.is_users(before) and self.base.ctime_ns(before) > self._fixed_ns
 
+    def _began_with(self, path: str) -> bytes:
+        """The digest of what the workspace changed here, as far as anything remembers it."""
+        return self._was(path) or self._taken_away(path) or self._find_was(path)
+
     def _was(self, path: str) -> bytes:
         """The digest of the base version that a snapshot preserved, or nothing."""
-        above, _, name = f"work/{path}".rpartition("/")
-        entry = self.theirs.folder(above).raw(name)
-        return entry.was if entry is not None else b""
+        return self.theirs.was(f"work/{path}")
 
     def _taken_away(self, path: str) -> bytes:
         """The digest of the file that the first apply replaced or deleted here, or nothing.
@@ -361,7 +369,7 @@ class _Planner:
         if before is None or before.kind != FILE or before.size > _MAX_MERGE:
             return b""
         if self._is_edited_since(before):
-            was = self._was(path) or self._taken_away(path)
+            was = self._began_with(path)
             return self.theirs.objects.get(was) if was else b""
         return self.base.read(before)
 

@@ -6,7 +6,7 @@ import gc
 import os
 from contextlib import contextmanager
 
-from carrel.errors import FilesystemError, SnapshotNotFound, from_os
+from carrel.errors import FilesystemError, from_os
 from carrel.model.snapshot import EMPTY, LeftOut, Limits, Taken, layer_root
 from carrel.snapshots import cache as stat_cache
 from carrel.snapshots.cache import Directory
@@ -279,7 +279,7 @@ def _preserver(sink: Sink, lower: Tree, stack: Stack, earlier: Tree | None) -> C
     """
 
     def known_before(path: str) -> bytes:
-        was = _known_before(earlier, path) if earlier else b""
+        was = earlier.was(path) if earlier else b""
         return was if was and sink.has(was) else b""
 
     def find_was(path: str) -> bytes:
@@ -295,12 +295,3 @@ def _preserver(sink: Sink, lower: Tree, stack: Stack, earlier: Tree | None) -> C
             return b""
 
     return find_was
-
-
-def _known_before(earlier: Tree, path: str) -> bytes:
-    above, _, name = path.rpartition("/")
-    try:
-        entry = earlier.folder(above).raw(name)
-    except SnapshotNotFound:  # it lies on layers that are not this workspace's any more
-        return b""
-    return entry.was if entry is not None else b""

@@ -463,6 +463,15 @@ class Tree:
             data[at : at + len(piece)] = piece
         return bytes(data)
 
+    def was(self, path: str) -> bytes:
+        """The digest of what the layers below had under a path when it was first seen changed, if the state knows."""
+        above, _, name = path.rpartition("/")
+        try:
+            entry = self.folder(above).raw(name)
+        except SnapshotNotFound:  # it lies on layers that are gone
+            return b""
+        return entry.was if entry is not None else b""
+
     def is_users(self, entry: Entry) -> bool:
         """Whether this is seen in the folder of a user, who may change it any time."""
         return entry.disk is not None and entry.disk[0].layer.is_users

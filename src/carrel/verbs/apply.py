@@ -10,6 +10,7 @@ in the other direction. After a crash the origin itself says whether it was done
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,6 +30,7 @@ from carrel.model.approval import Request
 from carrel.model.change import Clash, Plan, Step
 from carrel.model.digest import sha256
 from carrel.model.event import ChangesApplied, ChangesApplyFailed, ChangesApplying
+from carrel.model.moment import seconds
 from carrel.model.snapshot import Snapshot
 from carrel.model.value import Value
 from carrel.system import locks
@@ -36,12 +38,12 @@ from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.diff import state
 from carrel.verbs.permit import judged, refuse_agents
-from carrel.verbs.snapshot import BASE, keep
+from carrel.verbs.snapshot import BASE, keep, of_workspace
 from carrel.verbs.state import open_store, over_later, place_of_state, record_end, refuse_unready, stack_finder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from typing import Any
 
     from carrel.home import Home
@@ -321,7 +323,7 @@ def _plan_folder(
     finish_apply(folder)
     overlay = place_of_state(home, workspace).overlay
     fixed_ns = overlay.stack.fixed_ns if overlay and _lies_on(home, workspace, folder) else 0
-    with Folder(folder) as ours, store.writer() as writer:
+    with Folder(folder) as ours, store.writer() as writer, _remembered(home, store, workspace) as find_was:
         plan = plan_merge(
             base,
             ours,
@@ -331,9 +333,48 @@ def _plan_folder(
             mark_conflicts=mark_conflicts,
             fixed_ns=fixed_ns,
             covers=workspace.covers if fixed_ns else (),
+            find_was=find_was,
         )
         writer.commit()
     return Job(plan=plan, folder=folder)
+
+
+@contextmanager
+def _remembered(home: Home, store: Store, workspace: Workspace) -> Iterator[Callable[[str], bytes]]:
+    """Finds what a path of the origin was when the workspace, or one that it is a fork of, first changed it.
+
+    The present state knows it of what was changed since the last fork alone: all before is a layer below.
+    """
+    from carrel.snapshots.trees import Tree
+
+    with ExitStack() as opened:
+        trees: list[Tree] = []
+
+        def find_was(path: str) -> bytes:
+            if not trees:  # most need none of them
+                find_stack = stack_finder(home, workspace)
+                trees.extend(Tree(store, root, find_stack) for root in _lineage(home, workspace))
+                for tree in trees:
+                    opened.enter_context(tree)
+            found = (tree.was(f"work/{path}") for tree in trees)
+            return next((was for was in found if was and store.has(was)), b"")
+
+        yield find_was
+
+
+def _lineage(home: Home, workspace: Workspace) -> Iterator[str]:
+    """The states of a workspace, the newest first, then those that its parent had before the fork, and so on."""
+    until = math.inf
+    while True:
+        for kept in reversed(of_workspace(home, workspace)):
+            if kept.id != BASE and kept.taken_at <= until:
+                yield kept.root
+        origin = workspace.filled.get("origin")
+        parent = origin.get("parent") if isinstance(origin, dict) else None
+        if not parent or home.log.get("workspace", parent) is None:
+            return
+        until = seconds(workspace.created_at)
+        workspace = show.by_uid(home, parent)
 
 
 def _plan_branch(

@@ -183,7 +183,8 @@ def _fill(home: Home, parent: Workspace, place: Place, config: Config, progress:
     if place.owner:
         for path in (place.root, f"{place.root}/tmp"):
             os.chown(path, *place.owner)
-    return made.replace(notes=[*(f"taken while {run_id} was at work" for run_id in active), *made.notes])
+    notes = [*(f"taken while {run_id} was at work" for run_id in active), *made.notes]
+    return made.replace(origin={**made.origin, "parent": parent.uid}, notes=notes)
 
 
 def _go_back(home: Home, parent: Workspace, child: Workspace, snapshot: str) -> None:

@@ -51,6 +51,7 @@ def tell(workspaces: carrel.local.Local, origin: str) -> None:
     workspaces.apply(desk.id)
     with open(f"{origin}/text") as file:
         assert file.read() == "two\n"
+    after_a_fork(workspaces, origin)
     every = [each.id for each in workspaces.list()]
     workspaces.destroy(*every, force=True)
     workspaces.undo()
@@ -58,6 +59,23 @@ def tell(workspaces: carrel.local.Local, origin: str) -> None:
     workspaces.destroy(*every, force=True)
     workspaces.sweep(everything=True)
     assert workspaces.repair() == []
+
+
+def after_a_fork(workspaces: carrel.local.Local, origin: str) -> None:
+    """A directory that the agent made before and after a fork is whole when the origin has it too."""
+    desk = workspaces.create(f"overlay:{origin}", id="t/forked")
+    workspaces.write_file(desk.id, "work/made/one", "1", parents=True)
+    (fork,) = workspaces.fork(desk.id, new_id="t/fork")
+    workspaces.write_file(desk.id, "work/made/two", "2")
+    workspaces.apply(desk.id)
+    assert sorted(os.listdir(f"{origin}/made")) == ["one", "two"]
+    Holder(f"{workspaces.get(desk.id).path}/../../.carrel").stop()  # everything is mounted anew
+    assert sorted(workspaces.list_files(desk.id, "work/made")) == ["one", "two"]
+    assert list(workspaces.list_files(fork.id, "work/made")) == ["one"]
+    assert not workspaces.status(desk.id)
+    workspaces.undo()
+    assert not os.path.exists(f"{origin}/made")
+    assert sorted(workspaces.list_files(desk.id, "work/made")) == ["one", "two"]
 
 
 if __name__ == "__main__":

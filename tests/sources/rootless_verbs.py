@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 
 import carrel
 from carrel.settings import load_settings
 from carrel.system import layers
 from carrel.system.holder import Holder
+from carrel.verbs.destroy import refresh
 from sources.yard import listing, random_tree
 
 
@@ -52,6 +54,7 @@ def tell(workspaces: carrel.local.Local, origin: str) -> None:
     with open(f"{origin}/text") as file:
         assert file.read() == "two\n"
     after_a_fork(workspaces, origin)
+    without_a_folder(workspaces, origin)
     every = [each.id for each in workspaces.list()]
     workspaces.destroy(*every, force=True)
     workspaces.undo()
@@ -76,6 +79,20 @@ def after_a_fork(workspaces: carrel.local.Local, origin: str) -> None:
     workspaces.undo()
     assert not os.path.exists(f"{origin}/made")
     assert sorted(workspaces.list_files(desk.id, "work/made")) == ["one", "two"]
+
+
+def without_a_folder(workspaces: carrel.local.Local, origin: str) -> None:
+    """What the user removes below does not hide what the agent has, from the next run on."""
+    os.mkdir(f"{origin}/lib")
+    with open(f"{origin}/lib/x", "w") as file:
+        file.write("1")
+    desk = workspaces.create(f"overlay:{origin}", id="t/parted")
+    workspaces.write_file(desk.id, "work/lib/own", "mine")
+    assert sorted(workspaces.list_files(desk.id, "work/lib")) == ["own", "x"]
+    shutil.rmtree(f"{origin}/lib")
+    assert list(workspaces.list_files(desk.id, "work/lib")) == []
+    refresh(workspaces._home, desk)
+    assert list(workspaces.list_files(desk.id, "work/lib")) == ["own"]
 
 
 if __name__ == "__main__":

@@ -343,6 +343,58 @@ def test_a_change_in_the_origin_is_noticed_and_the_origin_is_not_written(
     assert "README" in aw("show", desk.id, "--origin").out
 
 
+@pytest.fixture
+def parted(workspaces: Local, origin: str) -> str:
+    """A workspace with files of its own in a directory that its user's folder does not have on another branch."""
+    sh("mkdir -p lib/deep; echo 1 > lib/deep/x; git add -A; git commit -qm lib; git branch before HEAD~1", origin)
+    desk = workspaces.create(f"overlay:{origin}", id="t/a")
+    work = Path(desk.path, "work")
+    (work / "lib/deep/own").write_text("mine")
+    assert len(os.listdir(work / "lib/deep")) == 2
+    sh("git checkout -q before", origin)
+    assert not Path(origin, "lib").exists()
+    assert os.listdir(work / "lib/deep") == []  # what the kernel makes of it, though a name that is known still opens
+    assert (work / "lib/deep/own").read_text() == "mine"
+    return desk.id
+
+
+def test_what_the_user_removes_below_does_not_hide_what_the_agent_has(workspaces: Local, parted: str) -> None:
+    run = workspaces.wait(workspaces.run(parted, ["ls", "lib/deep"]).id)
+    assert b"".join(piece for _, _, piece in workspaces.output(run.id)) == b"own\n"
+    assert os.listdir(Path(workspaces.path(parted), "work/lib/deep")) == ["own"]
+
+
+def test_a_view_that_is_in_use_is_not_taken_from_whoever_uses_it(workspaces: Local, parted: str) -> None:
+    with open(Path(workspaces.path(parted), "work/lib/deep/own")) as held:
+        workspaces.wait(workspaces.run(parted, ["true"]).id)
+        assert held.read() == "mine"
+        assert os.listdir(Path(workspaces.path(parted), "work/lib/deep")) == []
+    workspaces.wait(workspaces.run(parted, ["true"]).id)
+    assert os.listdir(Path(workspaces.path(parted), "work/lib/deep")) == ["own"]
+
+
+def test_a_directory_that_the_agent_emptied_is_no_reason_to_mount_anew(workspaces: Local, origin: str) -> None:
+    sh("mkdir lib; echo 1 > lib/x", origin)
+    desk = workspaces.create(f"overlay:{origin}", id="t/a")
+    work = Path(desk.path, "work")
+    (work / "lib/own").write_text("mine")
+    workspaces.fork(desk.id, new_id="t/b")
+    for name in os.listdir(work / "lib"):
+        (work / "lib" / name).unlink()
+    before = work.stat().st_dev, mount_id(work)
+    workspaces.wait(workspaces.run(desk.id, ["true"]).id)
+    assert (work.stat().st_dev, mount_id(work)) == before
+
+
+def mount_id(path: Path) -> str:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        with open(f"/proc/self/fdinfo/{fd}") as file:
+            return next(line for line in file if line.startswith("mnt_id"))
+    finally:
+        os.close(fd)
+
+
 def test_an_ordinary_user_gets_the_same(tmp_path: Path) -> None:
     """The story runs as another user in a process of its own: rootless_verbs.py, beside the sources' tests."""
     from sources.yard import ORDINARY, ordinary_python

@@ -62,6 +62,13 @@ def attach(filled: Filled, place: Place) -> None:
         worktree.point_back(filled, place)
 
 
+def refresh(filled: Filled, place: Place) -> None:
+    """See to it that `work/` shows all that the workspace has, whatever happened to the folder below."""
+    from carrel.system import layers
+
+    layers.refresh(filled, place)
+
+
 def detach(filled: Filled, place: Place) -> bool:
     """Unmount, also when busy, before the workspace is renamed or removed; False if somebody may still write."""
     from carrel.system import layers

@@ -473,6 +473,28 @@ def remount(by: Mounter, place: Place) -> None:
     os.symlink(f"{this_boot()} {os.lstat(by.path(place)).st_dev}", mark)
 
 
+def refresh(filled: Filled, place: Place) -> None:
+    """Mount a view of somebody's folder anew if it has lost sight of what the workspace has, unless it is in use."""
+    filled = settled(filled, place)
+    if filled.mechanism not in MOUNTED or not filled.origin.get("since_ns"):
+        return
+    from carrel.system import stale
+
+    by = mounter(filled.mechanism, place)
+    stack = stack_of(filled, place)
+    with Hold(place.layers):
+        own = [stack.upper(place.layers), *stack.lowers[:-1]]
+        if not by.is_mounted(place) or not stale.is_stale(own, by.path(place)):
+            return
+        try:
+            by.unmount(place)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                return
+            raise from_os(error, "the workspace cannot be unmounted") from error
+    attach(filled, place)
+
+
 def this_boot() -> str:
     """The id of this boot: what was true of memory and caches in another one is not any more."""
     if not _boots:

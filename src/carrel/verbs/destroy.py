@@ -218,6 +218,12 @@ def attach(home: Home, workspace: Workspace) -> None:
         sources.attach(*filled_in(home, workspace))
 
 
+def refresh(home: Home, workspace: Workspace) -> None:
+    """Mount it anew if its folder changed so that it hides files of its own; nobody may be at work in it."""
+    if workspace.filled:
+        sources.refresh(*filled_in(home, workspace))
+
+
 def filled_in(home: Home, workspace: Workspace) -> tuple[Filled, Place]:
     """What its source made of the workspace, and where it is."""
     fields: dict[str, Any] = workspace.filled

@@ -43,7 +43,7 @@ from carrel.system import control
 from carrel.system.stack import has_space, space_of
 from carrel.verbs import show
 from carrel.verbs.create import materialise, write_run
-from carrel.verbs.destroy import attach
+from carrel.verbs.destroy import attach, refresh
 from carrel.verbs.execute import permit_run, refuse_reaching_out
 from carrel.verbs.permit import judged
 from carrel.verbs.quota import exclusive, forget_count, layers_of, run_allowance
@@ -255,6 +255,8 @@ def _announce(home: Home, workspace: Workspace, run_id: str, spec: RunSpec) -> N
     busy = [Run(**record) for record in show.active_runs(home, workspace)]
     if busy and not spec.concurrent:
         raise _busy(workspace, busy[0])
+    if not busy:
+        refresh(home, workspace)
     before = _keep(home, workspace, "before_run") if not busy else None
     digest = write_run(workspace, run_id, spec.prompt)
     # An intent needs no sync: the end is synced, and with it all that was written before.

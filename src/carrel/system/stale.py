@@ -21,11 +21,14 @@ _DEEPEST = 100  # two descriptors for each level; only directories that the fold
 
 def is_stale(own: Iterable[str], view: str) -> bool:
     """Whether a directory of the view lists nothing, though it has what one of the workspace's own layers has in it."""
-    with _opened(view) as seen:
-        for layer in own:
-            with _opened(layer) as top:
-                if _has_lost_sight(top, seen, 0):
-                    return True
+    try:
+        with _opened(view) as seen:
+            for layer in own:
+                with _opened(layer) as top:
+                    if _has_lost_sight(top, seen, 0):
+                        return True
+    except OSError:
+        return False  # it goes this moment, and is mounted when it is needed
     return False
 
 

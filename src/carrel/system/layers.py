@@ -478,13 +478,15 @@ def refresh(filled: Filled, place: Place) -> None:
     filled = settled(filled, place)
     if filled.mechanism not in MOUNTED or not filled.origin.get("since_ns"):
         return
-    from carrel.system import stale
+    from carrel.system import mount_table, stale
 
     by = mounter(filled.mechanism, place)
     stack = stack_of(filled, place)
     with Hold(place.layers):
         own = [stack.upper(place.layers), *stack.lowers[:-1]]
         if not by.is_mounted(place) or not stale.is_stale(own, by.path(place)):
+            return
+        if mount_table.users_of_device(os.lstat(by.path(place)).st_dev):  # perhaps in a namespace of their own
             return
         try:
             by.unmount(place)

@@ -130,6 +130,7 @@ def log_libraries() -> None:
         logger.handlers[:] = [Journal()]
         logger.propagate = False
         logger.setLevel(logging.WARNING)
+    logging.getLogger("nicegui").setLevel(logging.ERROR)  # it warns of every address that does not exist
 
 
 class Background:

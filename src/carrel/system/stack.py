@@ -5,7 +5,8 @@
     {carrel}/layers/{uid}/work       the kernel's own, beside it
     {carrel}/layers/{uid}/space      holds these two where the workspace has a file system of its own (see `space`)
     {carrel}/layers/{uid}/mounted    a link that says in which boot it was mounted and not cleanly unmounted again
-    {carrel}/frozen/{token}          former uppers and small made-up layers; shared, never written again
+    {carrel}/frozen/{token}          former uppers and small made-up layers; shared, and nothing in them changes but
+                                     the mark that an apply sets on directories which the origin has from now on
 
 **Crashes.** A stack is written before what it speaks of is made or moved. A layer that it names as being frozen and
 that is not there yet is still at its old place, and is moved when the stack is next read. A layer that no stack names

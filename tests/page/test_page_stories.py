@@ -92,6 +92,11 @@ def test_a_terminal_in_the_sandbox(page: Page, workspaces: Local, server: object
     page.locator(".xterm textarea").type("echo $((6*7)) > answer; cat answer\n")
     expect(page.locator(".xterm-rows")).to_contain_text("42")
     assert workspaces.read_text("term/a", "work/answer") == "42\n"
+    quickly = "the quick brown fox jumps over the lazy dog " * 4
+    page.locator(".xterm textarea").type(f"echo '{quickly}' > order\n")  # no key overtakes another
+    page.locator(".xterm textarea").type("echo wri''tten\n")
+    expect(page.locator(".xterm-rows")).to_contain_text("written")
+    assert workspaces.read_text("term/a", "work/order") == f"{quickly}\n"
     page.locator(".xterm textarea").type("exit\n")
 
 

@@ -39,6 +39,8 @@ class _Runs:
         self.decoder = _decoder("replace")
         self.shown: list[str] = []
         self.conversation: Conversation | None = None
+        self.keys = b""  # typed, and not passed on yet
+        self.is_typing = False
         with ui.row().classes("w-full items-end gap-2"):
             self.command = ui.input("Command", placeholder="pytest -q").classes("grow mono")
             self.command.on("keydown.enter", self._start)
@@ -170,8 +172,19 @@ class _Runs:
             self.screen.run_terminal_method("focus")
 
     async def _typed(self, event: Any) -> None:
-        if self.conversation is not None:
-            await threads.io_bound(self._type, event.data.encode())
+        """Pass on what was typed, by one thread at a time: two would overtake each other."""
+        if self.conversation is None:
+            return
+        self.keys += event.data.encode()
+        if self.is_typing:
+            return
+        self.is_typing = True
+        try:
+            while self.keys:
+                data, self.keys = self.keys, b""
+                await threads.io_bound(self._type, data)
+        finally:
+            self.is_typing = False
 
     def _type(self, data: bytes) -> None:
         try:

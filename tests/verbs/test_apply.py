@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -318,6 +319,23 @@ def test_forks_and_their_user_change_one_file_in_different_places(
     assert (origin / "lines").read_text().split() == [
         words.get(line, line) if line < "60" else line for line in LINES.split()
     ]
+
+
+def test_many_states_are_asked_without_a_descriptor_for_each(
+    workspaces: Local, family: dict[str, Path], origin: Path
+) -> None:
+    for _ in range(60):
+        workspaces.snapshot("fix/b")
+    _say(origin / "lines", "10", "ten")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = set(map(int, os.listdir("/proc/self/fd")))
+    free = [number for number in range(before[0]) if number not in used]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[50], before[1]))
+    try:
+        workspaces.apply("fix/b")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert {"ten", "fifty", "sixty"} <= set((origin / "lines").read_text().split())
 
 
 def test_what_a_fork_and_its_user_change_in_one_place_is_refused(

@@ -355,7 +355,7 @@ class Tree:
             below = self._stack(entry.over) if entry is not None and entry.kind == DIR and entry.over else ()
             own: tuple[StoredDir | DiskDir, ...] = ()
             if entry is not None and entry.kind == DIR and entry.digest != NO_DIGEST:
-                own = (StoredDir(self.objects, entry.digest),)
+                own = (pile.layers[0].child(name),)
             self._work = Pile(own + below)
         return self._work
 
@@ -464,12 +464,17 @@ class Tree:
         return bytes(data)
 
     def was(self, path: str) -> bytes:
-        """The digest of what the layers below had under a path when it was first seen changed, if the state knows."""
-        above, _, name = path.rpartition("/")
-        try:
-            entry = self.folder(above).raw(name)
-        except SnapshotNotFound:  # it lies on layers that are gone
-            return b""
+        """The digest of what the layers below had under a path when it was first seen changed, if the state knows.
+
+        That stands in the state itself: no layer is opened for it."""
+        *above, name = split(path)
+        (folder,) = self.top.layers
+        for each in above:
+            entry = folder.find(each)
+            if entry is None or entry.kind != DIR:
+                return b""
+            folder = folder.child(each)
+        entry = folder.find(name)
         return entry.was if entry is not None else b""
 
     def is_users(self, entry: Entry) -> bool:

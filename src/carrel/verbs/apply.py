@@ -323,7 +323,7 @@ def _plan_folder(
     finish_apply(folder)
     overlay = place_of_state(home, workspace).overlay
     fixed_ns = overlay.stack.fixed_ns if overlay and _lies_on(home, workspace, folder) else 0
-    with Folder(folder) as ours, store.writer() as writer, _remembered(home, store, workspace) as find_was:
+    with Folder(folder) as ours, store.writer() as writer:
         plan = plan_merge(
             base,
             ours,
@@ -333,33 +333,28 @@ def _plan_folder(
             mark_conflicts=mark_conflicts,
             fixed_ns=fixed_ns,
             covers=workspace.covers if fixed_ns else (),
-            find_was=find_was,
+            find_was=_remembered(home, store, workspace),
         )
         writer.commit()
     return Job(plan=plan, folder=folder)
 
 
-@contextmanager
-def _remembered(home: Home, store: Store, workspace: Workspace) -> Iterator[Callable[[str], bytes]]:
+def _remembered(home: Home, store: Store, workspace: Workspace) -> Callable[[str], bytes]:
     """Finds what a path of the origin was when the workspace, or one that it is a fork of, first changed it.
 
     The present state knows it of what was changed since the last fork alone: all before is a layer below.
     """
     from carrel.snapshots.trees import Tree
 
-    with ExitStack() as opened:
-        trees: list[Tree] = []
+    trees: list[Tree] = []
 
-        def find_was(path: str) -> bytes:
-            if not trees:  # most need none of them
-                find_stack = stack_finder(home, workspace)
-                trees.extend(Tree(store, root, find_stack) for root in _lineage(home, workspace))
-                for tree in trees:
-                    opened.enter_context(tree)
-            found = (tree.was(f"work/{path}") for tree in trees)
-            return next((was for was in found if was and store.has(was)), b"")
+    def find_was(path: str) -> bytes:
+        if not trees:  # most need none of them
+            trees.extend(Tree(store, root) for root in _lineage(home, workspace))
+        found = (tree.was(f"work/{path}") for tree in trees)
+        return next((was for was in found if was and store.has(was)), b"")
 
-        yield find_was
+    return find_was
 
 
 def _lineage(home: Home, workspace: Workspace) -> Iterator[str]:

@@ -202,5 +202,6 @@ class _Runs:
 
     def _let_go(self) -> None:
         conversation, self.conversation = self.conversation, None
+        self.keys = b""  # they were for this one
         if conversation is not None:
             conversation.close()

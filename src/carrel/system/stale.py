@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_ORIGIN = ("trusted.overlay.origin", "user.overlay.origin")
+_ORIGIN = {"trusted.overlay.origin", "user.overlay.origin"}
 _DEEPEST = 100  # two descriptors for each level; only directories that the folder had, too, are gone into
 
 
@@ -77,4 +77,4 @@ def _is_there(fd: int, name: str) -> bool:
 def _is_of_both(fd: int) -> bool:
     """Whether a layer below had this directory when the workspace began to change it. Else it is its own, as all in it:
     what a build or an installation made is not looked through."""
-    return any(key in os.listxattr(fd) for key in _ORIGIN)
+    return not _ORIGIN.isdisjoint(os.listxattr(fd))

@@ -21,12 +21,13 @@ from carrel.settings import Settings, Webhook, load_settings
 
 
 class Receiver(ThreadingHTTPServer):
-    """Takes events, and refuses as many as it is told to."""
+    """Takes events, and refuses as many as it is told to, and all at an address that is closed."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.taken: list[dict[str, Any]] = []
         self.refuse = 0
+        self.closed = ""
         self.asked = 0
         self.paths: list[str] = []
 
@@ -41,7 +42,9 @@ class _Handler(BaseHTTPRequestHandler):
         assert self.headers["X-Carrel-Signature"] == f"sha256={good}"
         self.server.asked += 1
         self.server.paths.append(self.path)
-        if self.server.refuse:
+        if self.path == self.server.closed:
+            self.send_response(503)
+        elif self.server.refuse:
             self.server.refuse -= 1
             self.send_response(503)
         else:
@@ -125,22 +128,25 @@ def test_settings_that_are_read_anew_change_who_is_told_and_leave_nothing_out(
         front.use_settings(hooked)
         while workspaces.find_cursor("mine") is None:
             time.sleep(0.01)
-        receiver.refuse = 1_000_000  # what is under way to the old address never gets there
+        receiver.closed = "/hook?x=1"  # what is under way to the old address never gets there
         workspaces.create(id="a", lazy=True)
         while not receiver.asked:
             time.sleep(0.01)
         moved = hooked.webhooks["mine"].replace(url=hooked.webhooks["mine"].url.replace("/hook", "/moved"))
         front.use_settings(hooked.replace(webhooks={"mine": moved}))
         workspaces.create(id="b", lazy=True)
-        receiver.refuse = 0
         assert _wait(receiver, 2) == ["a", "b"]
         assert receiver.paths[-2:] == ["/moved?x=1"] * 2
+        receiver.closed = ""
         front.use_settings(settings)
         workspaces.create(id="c", lazy=True)
         front.use_settings(hooked)
         workspaces.create(id="d", lazy=True)
         assert _wait(receiver, 4) == ["a", "b", "c", "d"], "by its cursor, what it missed meanwhile"
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("webhook-")] == []
+    for thread in threading.enumerate():
+        if thread.name.startswith("webhook-"):
+            thread.join(30)
+            assert not thread.is_alive()
 
 
 def test_settings_name_webhooks_and_a_project_may_not(tmp_path: Any) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from browsing import Server
 from needs import need_program
@@ -18,6 +18,8 @@ FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
     "--no-first-run"
 ).split()
+PATIENCE = 60_000  # a machine that is busy with much else is slow, not wrong
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def page(browser: Browser, server: Server, request: pytest.FixtureRequest) -> It
     """A tab that has come through the link, with nothing to complain about at the end."""
     context = browser.new_context(viewport={"width": 1360, "height": 860})
     tab = context.new_page()
-    tab.set_default_timeout(60_000)  # a machine that is busy with much else is slow, not wrong
+    tab.set_default_timeout(PATIENCE)
     wrong: list[str] = []
     elsewhere: list[str] = []
     tab.on("pageerror", lambda error: wrong.append(str(error)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from carrel.local import Local
 from carrel.page import board as boards
 from carrel.page.board import Board
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -19,20 +20,13 @@ def board(workspaces: Local) -> Iterator[Board]:
     made.stop()
 
 
-def until(is_so: Callable[[], object]) -> None:
-    end = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.02)
-
-
 def test_rows_are_there_before_anything_is_measured(workspaces: Local, board: Board) -> None:
     for number in range(3):
         workspaces.create(id=f"rows/a{number}")
         workspaces.write_file(f"rows/a{number}", "work/f", "x\n")
     board.start()
     assert [row["id"] for row in board.rows_of("rows")] == ["rows/a0", "rows/a1", "rows/a2"]
-    until(lambda: all(row["changed"] == 1 and row["size"] for row in board.rows_of("rows")))
+    wait_until(lambda: all(row["changed"] == 1 and row["size"] for row in board.rows_of("rows")))
 
 
 def test_a_busy_workspace_is_measured_about_once_a_second(
@@ -51,7 +45,7 @@ def test_a_busy_workspace_is_measured_about_once_a_second(
     began = time.monotonic()
     for number in range(200):
         workspaces.write_file("busy/a", f"work/f{number}", "x\n")
-    until(lambda: (row := board.row_of("busy/a")) and row["changed"] == 200)
+    wait_until(lambda: (row := board.row_of("busy/a")) and row["changed"] == 200)
     assert len(measured) <= (time.monotonic() - began) / boards._REST_SECONDS + 2
 
 
@@ -63,14 +57,14 @@ def test_a_row_says_whether_its_task_has_others(workspaces: Local, board: Board)
     board.start()
     assert flags() == [False]
     workspaces.create(id="both/b")
-    until(lambda: flags() == [True, True])
+    wait_until(lambda: flags() == [True, True])
     version = board.version
     workspaces.destroy("both/b", force=True)
-    until(lambda: flags() == [False])
+    wait_until(lambda: flags() == [False])
     _, rows, gone = board.newer_than(version)
     assert ([row["id"] for row in rows], len(gone)) == (["both/a"], 1)
     workspaces.undo()
-    until(lambda: flags() == [True, True])
+    wait_until(lambda: flags() == [True, True])
 
 
 def test_one_is_measured_without_the_others(workspaces: Local) -> None:

@@ -13,8 +13,6 @@ from browsing import Server
 from carrel.errors import ApprovalRequired
 from carrel.local import Local
 
-expect.set_options(timeout=20_000)
-
 
 def open_tab(page: Page, name: str) -> None:
     page.get_by_role("tab", name=name).click()
@@ -191,7 +189,7 @@ def test_a_restart_of_the_server_heals_the_page(page: Page, server: Server, work
     again = Server(server.home, port)
     try:
         workspaces.create(id="after/a")
-        expect(page.get_by_role("link", name="after/a")).to_be_visible(timeout=60_000)
+        expect(page.get_by_role("link", name="after/a")).to_be_visible()
     finally:
         again.stop()
 
@@ -256,7 +254,7 @@ def test_a_race_is_started_and_watched(page: Page, project: Path, workspaces: Lo
     dialog.get_by_role("button", name="Start").click()
     lanes = page.get_by_role("article")
     expect(lanes).to_have_count(2)
-    expect(lanes.nth(0)).to_contain_text("✓ passed", timeout=60_000)
+    expect(lanes.nth(0)).to_contain_text("✓ passed")
     expect(lanes.nth(0)).to_contain_text("/2")
     expect(page.get_by_text("race ended: echo {n} > n")).to_be_visible()
 

@@ -13,6 +13,8 @@ from carrel.page.frame import attempt, is_loaded
 from carrel.page.text import size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from carrel.page.desk import Desk
 
 _MOST_ENTRIES = 5000  # of one directory that are shown
@@ -43,9 +45,12 @@ def show(desk: Desk) -> None:
 class _Files:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[dict[str, Any]] = []  # as they were last sent
         self.marks: dict[str, str] = {}
+        self.listed: dict[str, list[Any]] = {}  # the entries of directories
+        self.opened = {"work"}
         self.pattern = ""  # what is searched for; "" is the tree
+        self.found: Sequence[str] = ()
         with ui.element("div").classes("grid grid-cols-1 lg:grid-cols-[22rem_1fr] gap-4 w-full"):
             with ui.column().classes("w-full gap-2"):
                 search = ui.input(placeholder="Find by name").props(
@@ -88,78 +93,40 @@ class _Files:
         return grid
 
     async def _first(self) -> None:
-        await self._learn_marks()
-        self.rows = await self._entries("", 0)
-        work = next((row for row in self.rows if row["path"] == "work"), None)
-        if work:
-            self.rows = await self._expanded(work)
+        await self._look()
         for _ in range(_TRIES):
             if await is_loaded(self.grid):
                 break
             await asyncio.sleep(0.1)
-        self._send()
+        self.rows = []  # what was sent before it was loaded was sent to nobody
+        self._show()
 
-    async def _expanded(self, row: dict[str, Any]) -> list[dict[str, Any]]:
-        row["open"] = True
-        at = next(number for number, each in enumerate(self.rows) if each["path"] == row["path"]) + 1
-        rest = [each for each in self.rows[at:] if not each["path"].startswith(row["path"] + "/")]
-        return [*self.rows[:at], *await self._entries(row["path"], row["depth"] + 1), *rest]
-
-    async def _entries(self, path: str, depth: int) -> list[dict[str, Any]]:
-        found = await attempt(self.desk.verbs.list_directory, self.desk.id, path or ".") or ()
-        ordered = sorted(found, key=lambda each: (each.kind != "directory", each.name))
-        rows = [
-            self._row(f"{path}/{each.name}" if path else each.name, each, depth) for each in ordered[:_MOST_ENTRIES]
-        ]
-        if len(ordered) > _MOST_ENTRIES:
-            more = f"… {len(ordered) - _MOST_ENTRIES} more: find them by name"
-            rows.append({"path": f"{path}/\0", "name": more, "kind": "", "depth": depth, "mark": "", "shown_size": ""})
-        return rows
-
-    def _row(self, path: str, entry: Any, depth: int) -> dict[str, Any]:
-        return {
-            "path": path,
-            "name": printable(entry.name) + (f" → {printable(entry.target)}" if entry.target else ""),
-            "kind": entry.kind,
-            "depth": depth,
-            "open": False,
-            "mark": self.marks.get(path, ""),
-            "shown_size": size(entry.size) if entry.kind == "file" else "",
-        }
-
-    async def _learn_marks(self) -> None:
-        """Which paths changed; a directory with changes in it has a dot."""
-        self.marks = {}
+    async def _look(self) -> None:
+        """Learn what changed, and what every directory that is open holds now."""
+        marks: dict[str, str] = {}
         for change in await attempt(self.desk.verbs.status, self.desk.id) or ():
             path = f"work/{change.path}"
-            self.marks[path] = change.status
-            while "/" in path:
+            marks[path] = change.status
+            while "/" in path:  # a directory with changes in it has a dot
                 path = path.rpartition("/")[0]
-                self.marks.setdefault(path, "•")
+                marks.setdefault(path, "•")
+        self.marks = marks
+        await self._list("", deep=True)
 
-    def _send(self) -> None:
-        self.grid.run_grid_method("setGridOption", "rowData", self.rows)
+    async def _list(self, path: str, *, deep: bool = False) -> None:
+        """Learn what a directory holds; if deep, also those in it that are open."""
+        found = await attempt(self.desk.verbs.list_directory, self.desk.id, path or ".") or ()
+        self.listed[path] = sorted(found, key=lambda each: (each.kind != "directory", each.name))
+        for entry in self.listed[path] if deep else ():
+            if entry.kind == "directory" and _join(path, entry.name) in self.opened:
+                await self._list(_join(path, entry.name), deep=True)
 
     async def _renew(self) -> None:
-        """Look again at every directory that is open; what was searched for stays."""
+        """Look again; what was searched for stays."""
         if self.pattern:
             return
-        opened = {row["path"] for row in self.rows if row.get("open")}
-        before = self.rows
-        await self._learn_marks()
-        rows: list[dict[str, Any]] = []
-
-        async def add(path: str, depth: int) -> None:
-            for row in await self._entries(path, depth):
-                rows.append(row)
-                if row["path"] in opened and row["kind"] == "directory":
-                    row["open"] = True
-                    await add(row["path"], depth + 1)
-
-        await add("", 0)
-        if rows != before:
-            self.rows = rows
-            self._send()
+        await self._look()
+        self._show()
 
     async def _search(self, pattern: str | None) -> None:
         self.pattern = pattern or ""
@@ -168,19 +135,9 @@ class _Files:
             return
         glob = pattern if any(char in pattern for char in "*?[") else f"*{pattern}*"
         found = await attempt(self.desk.verbs.search_names, self.desk.id, glob)
-        if found is not None:
-            self.rows = [
-                {
-                    "path": path,
-                    "name": printable(path),
-                    "kind": "",
-                    "depth": 0,
-                    "mark": self.marks.get(path, ""),
-                    "shown_size": "",
-                }
-                for path in found.paths
-            ]
-            self._send()
+        if found is not None and pattern == self.pattern:
+            self.found = found.paths
+            self._show()
             if self.rows:
                 self.grid.run_grid_method("ensureIndexVisible", 0, "top")
 
@@ -188,15 +145,35 @@ class _Files:
         row = next((each for each in self.rows if each["path"] == path), None)
         if row is None or path.endswith("\0"):
             return
-        if row["kind"] == "directory":
-            if row["open"]:
-                row["open"] = False
-                self.rows = [each for each in self.rows if not each["path"].startswith(path + "/")]
-            else:
-                self.rows = await self._expanded(row)
-            self._send()
-        else:
+        if row["kind"] != "directory":
             await self._view(path)
+        elif path in self.opened:
+            self.opened = {each for each in self.opened if not f"{each}/".startswith(f"{path}/")}
+            self._show()
+        else:
+            self.opened.add(path)
+            await self._list(path)
+            self._show()
+
+    def _show(self) -> None:
+        """Show what is known now. Whoever waited for something only learned it: nothing that happened is undone."""
+        rows = [_row(path, self.marks) for path in self.found] if self.pattern else [*self._tree("", 0)]
+        if rows != self.rows:
+            self.rows = rows
+            self.grid.run_grid_method("setGridOption", "rowData", rows)
+
+    def _tree(self, path: str, depth: int) -> Iterator[dict[str, Any]]:
+        entries = self.listed.get(path, [])
+        for entry in entries[:_MOST_ENTRIES]:
+            at = _join(path, entry.name)
+            row = _row(at, self.marks, entry, depth)
+            row["open"] = entry.kind == "directory" and at in self.opened
+            yield row
+            if row["open"]:
+                yield from self._tree(at, depth + 1)
+        if len(entries) > _MOST_ENTRIES:
+            more = f"… {len(entries) - _MOST_ENTRIES} more: find them by name"
+            yield {"path": f"{path}/\0", "name": more, "kind": "", "depth": depth, "mark": "", "shown_size": ""}
 
     # -- the viewer ----------------------------------------------------------------------------------------------------
 
@@ -245,6 +222,23 @@ class _Files:
         data = await attempt(self.desk.verbs.read_file, self.desk.id, path)
         if data is not None:
             ui.download.content(data, path.rpartition("/")[2])
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
+def _row(path: str, marks: dict[str, str], entry: Any = None, depth: int = 0) -> dict[str, Any]:
+    """A line of the tree; without an entry one of what was found by name."""
+    name = printable(entry.name if entry else path)
+    return {
+        "path": path,
+        "name": name + (f" → {printable(entry.target)}" if entry and entry.target else ""),
+        "kind": entry.kind if entry else "",
+        "depth": depth,
+        "mark": marks.get(path, ""),
+        "shown_size": size(entry.size) if entry and entry.kind == "file" else "",
+    }
 
 
 def _hex(data: bytes) -> str:

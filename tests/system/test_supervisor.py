@@ -17,6 +17,7 @@ from carrel.model.enforcement import Enforcement, Limits
 from carrel.system import control, frames, process, supervisor
 from carrel.system.process import Launch
 from carrel.system.supervisor import Hooks, Order, Result
+from waiting import wait_until
 
 PATH = {"PATH": "/usr/bin:/bin"}
 
@@ -54,33 +55,21 @@ class Run:
             )
 
         self.pid = process.fork_detached(body)
-        end = time.monotonic() + 5
-        while not (directory / "lock").exists() or not (directory / "output").exists():
-            assert time.monotonic() < end
-            time.sleep(0.002)
+        wait_until(lambda: (directory / "lock").exists() and (directory / "output").exists(), pause=0.002)
 
-    def wait(self, seconds: float = 20) -> Result:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if control.find_supervisor(self.directory) is None:
-                result = control.find_result(self.directory)
-                assert result is not None
-                return result
-            time.sleep(0.005)
-        raise TimeoutError
+    def wait(self) -> Result:
+        wait_until(lambda: control.find_supervisor(self.directory) is None, pause=0.005)
+        result = control.find_result(self.directory)
+        assert result is not None
+        return result
 
     def events(self) -> list[list[object]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
 
     def wait_started(self) -> int:
-        end = time.monotonic() + 10
-        while time.monotonic() < end:
-            for event in self.events():
-                if event[0] == "started":
-                    assert isinstance(event[1], int)
-                    return event[1]
-            time.sleep(0.005)
-        raise TimeoutError
+        event = wait_until(lambda: [event for event in self.events() if event[0] == "started"], pause=0.005)[0]
+        assert isinstance(event[1], int)
+        return event[1]
 
     def output(self, stream: int = frames.STDOUT) -> bytes:
         path = os.path.join(self.directory, "output")
@@ -149,9 +138,7 @@ def test_an_error_before_the_start_is_a_result_too(tmp_path: Path) -> None:
         supervisor.supervise(refuse, order, Enforcement(sandbox="none"), Hooks())
 
     process.fork_detached(body)
-    end = time.monotonic() + 5
-    while (result := control.find_result(str(tmp_path))) is None and time.monotonic() < end:
-        time.sleep(0.005)
+    result = wait_until(lambda: control.find_result(str(tmp_path)))
     assert result is not None
     assert (result.state, result.exit_code, result.reason) == ("failed", 125, "no wall today")
     assert result.error is not None
@@ -159,13 +146,13 @@ def test_an_error_before_the_start_is_a_result_too(tmp_path: Path) -> None:
 
 
 def test_output_is_followed_live_to_its_end(run: object) -> None:
-    one = run("for i in 1 2 3 4 5; do echo $i; sleep 0.1; done")  # type: ignore[operator]
+    one = run("for i in 1 2 3 4 5; do echo $i; sleep 0.4; done")  # type: ignore[operator]
     seen = []
     for frame in control.follow(one.directory):
         seen.append((frame.stream, frame.data, time.time_ns() - frame.time_ns))
     assert b"".join(data for stream, data, _ in seen if stream == frames.STDOUT) == b"1\n2\n3\n4\n5\n"
     assert seen[-1][0] == frames.END
-    assert sum(late for _, _, late in seen[:-1]) / len(seen) < 50_000_000
+    assert sum(late for _, _, late in seen[:-1]) / len(seen) < 500_000_000  # at the end it would be twice that
 
 
 def test_following_ends_when_the_supervisor_dies(run: object) -> None:
@@ -175,10 +162,7 @@ def test_following_ends_when_the_supervisor_dies(run: object) -> None:
     assert [frame.stream for frame in control.follow(one.directory)] in ([], [frames.STDOUT])
     assert control.find_supervisor(one.directory) is None
     assert control.find_result(one.directory) is None
-    end = time.monotonic() + 3
-    while process.read_start_time(child) is not None and time.monotonic() < end:
-        time.sleep(0.01)
-    assert process.read_start_time(child) is None, "the command outlived its supervisor"
+    wait_until(lambda: process.read_start_time(child) is None)  # the command does not outlive its supervisor
 
 
 def test_time_is_kept(run: object) -> None:
@@ -204,14 +188,14 @@ def test_stop_insists(run: object) -> None:
     started = time.monotonic()
     os.kill(one.pid, signal.SIGTERM)
     assert one.wait().state == "cancelled"
-    assert 0.2 < time.monotonic() - started < 5
+    assert 0.2 < time.monotonic() - started < 30
 
 
 def test_stop_at_once(run: object) -> None:
     one = run("trap '' TERM; sleep 60", limits=Limits(grace_seconds=60))  # type: ignore[operator]
     one.wait_started()
     assert control.request_stop(one.directory, at_once=True)
-    assert one.wait(5).state == "cancelled"
+    assert one.wait().state == "cancelled"
     assert not control.request_stop(one.directory)
 
 
@@ -303,11 +287,13 @@ def test_the_heart_beats(run: object) -> None:
     one = run("sleep 60", heartbeat_seconds=0.1)  # type: ignore[operator]
     one.wait_started()
     first = control.find_supervisor(one.directory)
-    time.sleep(0.4)
-    second = control.find_supervisor(one.directory)
     assert first is not None
-    assert second is not None
-    assert second.beat_at > first.beat_at
+
+    def has_beaten() -> bool:
+        now = control.find_supervisor(one.directory)
+        return now is not None and now.beat_at > first.beat_at
+
+    wait_until(has_beaten)
     control.request_stop(one.directory, at_once=True)
     one.wait()
 
@@ -320,9 +306,7 @@ def test_the_starter_may_die(tmp_path: Path) -> None:
         Run(directory, "sleep 0.3; echo survived")
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(starter, 0)
-    end = time.monotonic() + 5
-    while (result := control.find_result(str(directory))) is None and time.monotonic() < end:
-        time.sleep(0.01)
+    result = wait_until(lambda: control.find_result(str(directory)))
     assert result is not None
     assert result.state == "completed"
     text = b"".join(frame.data for frame in frames.read(str(directory / "output")) if frame.stream == frames.STDOUT)

@@ -21,6 +21,7 @@ from carrel.home import Home
 from carrel.settings import Settings
 from needs import need_root
 from situations import NOBODY, directories_of, fork, names_in, remount, tiny_disk, wait
+from waiting import wait_until
 
 from .aw_command import Answer, Aw, program
 
@@ -204,9 +205,7 @@ def test_workspace_busy(
 
     holder = fork(hold)
     try:
-        end = time.monotonic() + 10
-        while not (tmp_path / "held").exists() and time.monotonic() < end:
-            time.sleep(0.01)
+        wait_until((tmp_path / "held").exists)
         refuse(aw, "workspace_busy", "destroy", "t/a")
         assert len(aw.ok("list")) == 1
     finally:

@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from needs import need_program
+from waiting import wait_until
 
 PROGRAM = str(Path(__file__).resolve().parents[2] / "aw")
 
@@ -217,10 +217,7 @@ def test_a_killed_command_line_leaves_the_run_running(aw: Program) -> None:
     process.kill()
     process.communicate()
     run = aw.json("runs", "t/a")[0]["run_id"]  # type: ignore[index]
-    end = time.monotonic() + 20
-    while aw.json("runs", "t/a")[0]["state"] == "running":  # type: ignore[index]
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_until(lambda: aw.json("runs", "t/a")[0]["state"] != "running", pause=0.1)  # type: ignore[index]
     assert aw("logs", run).stdout == b"up\ndown\n"
 
 

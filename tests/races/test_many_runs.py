@@ -10,7 +10,6 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ import pytest
 from carrel.local import Local
 from carrel.system import process
 from needs import need_program
+from waiting import wait_until
 
 FULL = os.environ.get("AW_LOAD") == "full"
 AT_ONCE = 200 if FULL else 60
@@ -31,13 +31,6 @@ pytestmark = pytest.mark.timeout(3600 if FULL else 300)
 @pytest.fixture(autouse=True)
 def _bubblewrap() -> None:
     need_program("bwrap")
-
-
-def await_true(condition: Callable[[], object], seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def groups_of(run_ids: list[str]) -> list[str]:
@@ -80,18 +73,18 @@ def test_many_runs_at_once_each_keep_to_themselves(workspaces: Local, home_path:
         workspaces.run(desk.id, ["sh", "-c", "read go < gate; echo $AW_WORKSPACE_ID; ls /mnt; exit 3"])
         for desk in desks
     ]
-    await_true(lambda: all(run.state == "running" for run in workspaces.runs()), 60)
+    wait_until(lambda: all(run.state == "running" for run in workspaces.runs()), 60)
     for desk in desks:
         descriptor = os.open(f"{desk.path}/work/gate", os.O_RDWR)
         os.write(descriptor, b"go\n")
-        await_true(lambda desk=desk: workspaces.runs(desk.id)[0].state != "running")  # type: ignore[misc]
+        wait_until(lambda desk=desk: workspaces.runs(desk.id)[0].state != "running")  # type: ignore[misc]
         os.close(descriptor)
     for desk, run in zip(desks, runs, strict=True):
         ended = workspaces.wait(run.id, timeout_seconds=60)
         assert (ended.state, ended.exit_code) == ("failed", 3)
         printed = b"".join(data for _, _, data in workspaces.output(run.id))
         assert printed.decode() == f"{desk.id}\nworkspace\n"
-    await_true(lambda: not processes_with(home_path))
+    wait_until(lambda: not processes_with(home_path))
     assert descriptors() == before
     assert groups_of([run.id for run in runs]) == []
     assert mounts_below(home_path) == []
@@ -107,9 +100,9 @@ def test_many_runs_in_a_row_leak_nothing(workspaces: Local, home_path: str) -> N
         assert run.state == "completed", run.reason
         runs.append(run.id)
         if number == warm:
-            await_true(lambda: not processes_with(home_path))
+            wait_until(lambda: not processes_with(home_path))
             before = (descriptors(), memory_kb())
-    await_true(lambda: not processes_with(home_path))
+    wait_until(lambda: not processes_with(home_path))
     assert descriptors() == before[0]
     assert memory_kb() - before[1] < 8192
     assert groups_of(runs) == []
@@ -181,8 +174,8 @@ def test_a_kill_at_any_moment_leaves_an_end_in_the_log_and_no_process(
         for run in workspaces.runs(desk.id):
             ended = workspaces.wait(run.id, timeout_seconds=30)
             assert ended.state in ("completed", "failed"), (whom, ended)
-        await_true(lambda mark=mark: not processes_with(mark))  # type: ignore[misc]
-    await_true(lambda: not processes_with(home_path))
+        wait_until(lambda mark=mark: not processes_with(mark))  # type: ignore[misc]
+    wait_until(lambda: not processes_with(home_path))
     assert groups_of([run.id for run in workspaces.runs(desk.id)]) == []
     assert workspaces.wait(workspaces.run(desk.id, ["true"]).id).state == "completed"
     assert workspaces.repair() == []

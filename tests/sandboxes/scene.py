@@ -250,7 +250,7 @@ class Scene:
         self._plant_setuid()
         if self.host is None or self.host.poll() is not None:
             who = {"user": self.uid, "group": self.uid, "extra_groups": []} if os.geteuid() == 0 else {}
-            sleeper = ["/usr/bin/python3", "-c", "import time; time.sleep(600)", self.MARKER]
+            sleeper = ["/usr/bin/python3", "-c", "import time; time.sleep(7200)", self.MARKER]
             secret = {"AW_TEST_SECRET": self.ENV_TEXT}
             self.host = subprocess.Popen(sleeper, env=secret, cwd="/", **who)  # type: ignore[call-overload]
         self.hear()

@@ -16,6 +16,7 @@ from carrel.sandboxes import Confinement, driver
 from carrel.system import box, control, process, supervisor
 from carrel.system.box import Box
 from carrel.system.supervisor import Hooks, Order
+from waiting import wait_until
 
 WORK = "/mnt/workspace/work"
 
@@ -40,9 +41,7 @@ def start_box(host: Scene, **limits: object) -> tuple[str, int]:
             )
 
     pid = process.fork_detached(body)
-    end = time.monotonic() + 5
-    while not os.path.exists(os.path.join(directory, "box")) and time.monotonic() < end:
-        time.sleep(0.005)
+    wait_until(lambda: os.path.exists(os.path.join(directory, "box")))
     return directory, pid
 
 
@@ -87,9 +86,9 @@ def test_a_signal_and_a_missing_program(warm: Box) -> None:
 
 def test_time_and_output_are_kept(warm: Box) -> None:
     started = time.monotonic()
-    answer = sh(warm, "echo before; trap '' TERM; sleep 60 & sleep 60", timeout_seconds=0.2, grace_seconds=0.2)
+    answer = sh(warm, "echo before; trap '' TERM; sleep 60 & sleep 60", timeout_seconds=1, grace_seconds=0.2)
     assert (answer.exit_code, answer.timed_out, answer.stdout) == (124, True, b"before\n")
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 30
     answer = sh(warm, "head -c 3000000 /dev/zero", output_bytes=1000)
     assert (len(answer.stdout), answer.dropped_bytes) == (1000, 2_999_000)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import random
@@ -15,6 +14,7 @@ from scene import Scene, find_processes, in_child, supervise
 from carrel.model.enforcement import Limits
 from carrel.sandboxes import Confinement
 from carrel.system import cgroups, control, process
+from waiting import wait_until
 
 SLEEP = f"sleep 300.{os.getpid()}"  # to be found again
 BUSY = f"echo up; (setsid {SLEEP} &); for i in 1 2 3; do {SLEEP} & done; wait"
@@ -37,21 +37,13 @@ def start(host: Scene, script: str) -> tuple[str, int]:
     return directory, process.fork_detached(body)
 
 
-def wait_until_gone(seconds: float = 5) -> list[int]:
-    end = time.monotonic() + seconds
-    while (left := find_processes(SLEEP)) and time.monotonic() < end:
-        time.sleep(0.01)
-    return left
+def wait_until_gone() -> None:
+    wait_until(lambda: find_processes(SLEEP) == [])
 
 
 def wait_up(directory: str) -> None:
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.getsize(os.path.join(directory, "output")) > 0:
-                return
-        time.sleep(0.005)
-    raise TimeoutError
+    output = os.path.join(directory, "output")
+    wait_until(lambda: os.path.exists(output) and os.path.getsize(output) > 0, pause=0.005)
 
 
 def test_the_start_is_told_at_once(host: Scene) -> None:
@@ -66,7 +58,7 @@ def test_killing_the_supervisor_ends_the_sandbox(host: Scene) -> None:
     wait_up(directory)
     assert find_processes(SLEEP)
     os.kill(pid, signal.SIGKILL)
-    assert wait_until_gone() == []
+    wait_until_gone()
     assert control.find_supervisor(directory) is None
     assert control.find_result(directory) is None
     assert in_child(host.uid, lambda: control.forget(f"aw-test-{os.path.basename(directory)}-{pid}"))
@@ -77,7 +69,7 @@ def test_killing_the_launcher_ends_the_run_with_a_result(host: Scene) -> None:
     directory, pid = start(host, BUSY)
     wait_up(directory)
     os.kill(process.descendants(pid)[0], signal.SIGKILL)
-    assert wait_until_gone() == []
+    wait_until_gone()
     while control.find_supervisor(directory) is not None:
         time.sleep(0.01)
     result = control.find_result(directory)
@@ -99,10 +91,8 @@ def test_killing_everything_at_once_at_any_moment(host: Scene) -> None:
         chance.shuffle(victims)
         process.send(victims[: chance.randint(1, len(victims))], signal.SIGKILL)
         process.send([pid], signal.SIGKILL)
-        assert wait_until_gone() == []
-        end = time.monotonic() + 3
-        while control.find_supervisor(directory) is not None and time.monotonic() < end:
-            time.sleep(0.005)
+        wait_until_gone()
+        wait_until(lambda: control.find_supervisor(directory) is None)  # noqa: B023
         name = f"aw-test-{os.path.basename(directory)}-{pid}"
         in_child(host.uid, functools.partial(control.forget, name))
     assert host.inside("echo fine").stdout == b"fine\n"
@@ -154,11 +144,8 @@ def _groups() -> int:
 def test_many_runs_at_once(host: Scene) -> None:
     started = [start(host, f"echo {number}; : {SLEEP}; sleep 0.2; echo {number} > f{number}") for number in range(40)]
     for number, (directory, _) in enumerate(started):
-        end = time.monotonic() + 30
-        while (result := control.find_result(directory)) is None and time.monotonic() < end:
-            time.sleep(0.01)
-        assert result is not None
+        result = wait_until(lambda: control.find_result(directory))  # noqa: B023
         assert result.state == "completed", result
         assert os.path.exists(os.path.join(host.work, f"f{number}"))
-    assert wait_until_gone() == []
+    wait_until_gone()
     host.reset()

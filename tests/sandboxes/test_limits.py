@@ -124,7 +124,7 @@ def test_output_is_capped_and_the_command_goes_on(host: Scene) -> None:
 
 
 def test_an_endless_flood_ends_with_its_time(host: Scene) -> None:
-    held = host.inside("yes", limits=PLAIN.replace(output_bytes=1 << 20, wall_seconds=0.5))
+    held = host.inside("yes", limits=PLAIN.replace(output_bytes=1 << 20, wall_seconds=1.5))
     assert held.result.state == "timed_out"
     assert len(held.stdout) == 1 << 20
 
@@ -138,12 +138,12 @@ def test_time(host: Scene, script: str) -> None:
     outcome = host.inside(script, limits=Limits(wall_seconds=0.3, grace_seconds=0.3))
     assert outcome.result.state == "timed_out"
     assert outcome.result.exit_code == 124
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 def test_a_command_may_tidy_up_when_time_is_over(host: Scene) -> None:
     script = "trap 'echo tidied > tidy; exit 0' TERM; sleep 30 & wait"
-    outcome = host.inside(script, limits=Limits(wall_seconds=0.4, grace_seconds=5))
+    outcome = host.inside(script, limits=Limits(wall_seconds=2, grace_seconds=20))
     assert outcome.result.state == "timed_out"
     assert os.path.exists(os.path.join(host.work, "tidy"))
     host.reset()

@@ -26,6 +26,7 @@ from carrel.system import cgroups, process
 from carrel.system.vm import agent, guest, kvm, machines
 from carrel.system.vm.archive import Archive
 from needs import need_root
+from waiting import wait_until
 
 OWNER = f"frail-{os.getpid()}"  # other processes test too
 SABOTAGE = """
@@ -115,9 +116,7 @@ def during(host: Scene, asked: Machines, deed: Callable[[machines.Found], None])
     flag = f"{host.work}/going"
 
     def later() -> None:
-        end = time.monotonic() + 50
-        while not os.path.exists(flag) and time.monotonic() < end:
-            time.sleep(0.02)
+        wait_until(lambda: os.path.exists(flag))
         (found,) = machines.find_all(host.machines, asked.owner)
         deed(found)
 
@@ -142,7 +141,7 @@ def test_a_killed_machine_is_told_and_the_next_command_gets_another(host: Scene,
     outcome = during(host, frail, lambda found: os.kill(the_qemu(found), signal.SIGKILL))
     assert outcome.result.state == "failed"
     assert "the machine has ended" in outcome.result.reason
-    _wait_until(lambda: left(host) == [])
+    wait_until(lambda: left(host) == [])
     assert host.inside("echo again", machines=frail).stdout == b"again\n"
 
 
@@ -151,7 +150,7 @@ def test_a_hung_guest_is_told(host: Scene, frail: Machines) -> None:
     outcome = during(host, impatient, lambda found: os.kill(the_qemu(found), signal.SIGSTOP))
     assert outcome.result.state == "failed"
     assert "has not answered" in outcome.result.reason
-    _wait_until(lambda: left(host) == [])
+    wait_until(lambda: left(host) == [])
 
 
 @pytest.mark.parametrize("who", ["keeper", "relay"])
@@ -162,7 +161,7 @@ def test_killing_who_keeps_it_ends_it(host: Scene, frail: Machines, who: str) ->
 
     outcome = during(host, frail, deed)
     assert outcome.result.state == "failed"
-    _wait_until(lambda: [pid for pid in _qemus() if OWNER in _group(pid)] == [])
+    wait_until(lambda: [pid for pid in _qemus() if OWNER in _group(pid)] == [])
     assert host.inside("echo again", machines=frail).stdout == b"again\n"
 
 
@@ -184,9 +183,9 @@ def test_killing_the_supervisor_ends_the_command_and_not_the_machine(host: Scene
         supervise(directory, asked, ["/bin/bash", "-c", script], sandbox="vm/tcg", limits=limits)
 
     pid = process.fork_detached(body)
-    _wait_until(lambda: os.path.exists(f"{host.work}/tick"))
+    wait_until(lambda: os.path.exists(f"{host.work}/tick"))
     os.kill(pid, signal.SIGKILL)
-    _wait_until(lambda: "tick" not in host.inside("cat /proc/*/cmdline", machines=frail).text)
+    wait_until(lambda: "tick" not in host.inside("cat /proc/*/cmdline", machines=frail).text)
     before = _read(f"{host.work}/tick")
     time.sleep(0.5)
     assert _read(f"{host.work}/tick") == before
@@ -197,7 +196,7 @@ def test_killing_the_supervisor_ends_the_command_and_not_the_machine(host: Scene
 def test_an_idle_machine_leaves(host: Scene, frail: Machines) -> None:
     brief = frail.replace(idle_seconds=0.5)
     assert host.inside("true", machines=brief).result.state == "completed"
-    _wait_until(lambda: machines.find_all(host.machines, OWNER) == [] and left(host) == [])
+    wait_until(lambda: machines.find_all(host.machines, OWNER) == [] and left(host) == [])
 
 
 def test_a_state_that_does_not_work_is_told_and_replaced(host: Scene, frail: Machines) -> None:
@@ -275,7 +274,7 @@ def test_a_panic_is_told(host: Scene, tampered: Machines) -> None:
     outcome = host.inside("echo never", machines=tampered, environment=panic)
     assert outcome.result.state == "failed"
     assert "Kernel panic" in outcome.result.reason, outcome.result
-    _wait_until(lambda: left(host) == [])
+    wait_until(lambda: left(host) == [])
 
 
 @pytest.mark.parametrize(
@@ -287,7 +286,7 @@ def test_a_guest_that_talks_nonsense_is_ended(host: Scene, tampered: Machines, s
     outcome = host.inside("sleep 60", machines=tampered, environment={"SABOTAGE": f"agent.send_frame({sent})"})
     assert outcome.result.state == "failed"
     assert "the guest sent what no guest of ours sends" in outcome.result.reason, outcome.result
-    _wait_until(lambda: left(host) == [])
+    wait_until(lambda: left(host) == [])
 
 
 ROOT = """
@@ -378,13 +377,6 @@ def test_a_loop_that_takes_too_long_is_an_emulators() -> None:
     assert kvm._judge((0.0002, "")).works
     assert not kvm._judge((0.153, "")).works
     assert not kvm._judge((0.0, "internal error")).works
-
-
-def _wait_until(is_so: Callable[[], bool], seconds: float = 40) -> None:
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def _read(path: str) -> str:

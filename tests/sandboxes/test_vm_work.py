@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -33,6 +32,7 @@ from carrel.model.enforcement import Limits
 from carrel.sandboxes import Mount
 from carrel.system.proxy import Rule
 from needs import need, need_program
+from waiting import wait_until
 
 __all__ = [
     "test_a_name_in_the_list_is_reached_by_a_tunnel",
@@ -294,9 +294,7 @@ def put(host: Scene, name: str, text: str) -> None:
 
 
 def _wait_for(path: str) -> None:
-    end = time.monotonic() + 40
-    while not os.path.exists(path) and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: os.path.exists(path))
 
 
 # -- the network -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 from carrel import calls
 from carrel.local import Local
+from waiting import wait_until
 
 from .conftest import Answer, Wire
 
@@ -110,10 +111,7 @@ def test_a_long_operation_that_fails_says_why(wire: Wire, workspaces: Local) -> 
 
 
 def _wait(wire: Wire, place: str, *, state: str = "accepted") -> Any:
-    end = time.monotonic() + 30
-    while (found := wire.ask("GET", place).json)["state"] == state and time.monotonic() < end:
-        time.sleep(0.02)
-    return found
+    return wait_until(lambda: found if (found := wire.ask("GET", place).json)["state"] != state else None)
 
 
 def test_what_is_cancelled_leaves_nothing(wire: Wire, workspaces: Local) -> None:
@@ -169,10 +167,7 @@ def test_what_nobody_waits_for_waits_itself_for_an_approval(wire: Wire, workspac
     headers = {"Prefer": "respond-async"}
     accepted = wire.ask("POST", f"/api/workspaces/{desk}/restore", {"snapshot": taken.id}, token=text, headers=headers)
     assert accepted.status == 202
-    until = time.monotonic() + 30
-    while not (asked := workspaces.approvals()) and time.monotonic() < until:
-        time.sleep(0.02)
+    asked = wait_until(workspaces.approvals)
     workspaces.approve(asked[0].id)
-    while not workspaces.get_call(accepted.json["operation_id"]).is_over and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until(lambda: workspaces.get_call(accepted.json["operation_id"]).is_over)
     assert workspaces.read_file(desk, "work/in.txt") == b"IN:in.txt"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +28,7 @@ from carrel.local import Local
 from carrel.server.app import make_app
 from carrel.server.serve import Background
 from carrel.settings import load_settings
+from waiting import wait_until
 
 from .conftest import unmount_below
 
@@ -159,7 +159,4 @@ def test_every_body_has_an_example_that_is_a_good_one() -> None:
 def test_the_server_is_well_after_all_of_it(house: House) -> None:
     assert house.workspaces.verify().events == house.workspaces.last_position()
     assert requests.get(f"{house.server.url}/healthz", timeout=10).json() == {"status": "ok"}
-    end = time.monotonic() + 10
-    while house.server.app.front.hub.open_streams and time.monotonic() < end:
-        time.sleep(0.05)
-    assert house.server.app.front.hub.open_streams == 0
+    wait_until(lambda: house.server.app.front.hub.open_streams == 0)

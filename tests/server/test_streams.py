@@ -160,7 +160,7 @@ def test_a_forged_line_stays_within_its_event(wire: Wire, workspaces: Local) -> 
     seen = in_a_loop(_listen(wire, "/api/events?follow=true&after=0", workspaces.last_position()))
     assert seen == [1, 2]
     with carrel.connect(wire.url, wire.token) as remote:
-        events = list(remote.follow(after=0, timeout_seconds=1.0))
+        events = list(remote.follow(after=0, timeout_seconds=3))
     assert [event.stream for event in events] == [made.task_id] * 2
 
 

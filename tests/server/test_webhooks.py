@@ -18,6 +18,7 @@ from carrel.local import Local
 from carrel.server import webhooks
 from carrel.server.serve import Background
 from carrel.settings import Settings, Webhook, load_settings
+from waiting import wait_until
 
 
 class Receiver(ThreadingHTTPServer):
@@ -74,9 +75,7 @@ def hooked(settings: Settings, receiver: Receiver, monkeypatch: pytest.MonkeyPat
 
 
 def _wait(receiver: Receiver, count: int) -> list[str]:
-    end = time.monotonic() + 30
-    while len(receiver.taken) < count and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: len(receiver.taken) >= count)
     return [event["stream"] for event in receiver.taken]
 
 

@@ -87,7 +87,7 @@ def test_a_sparse_file_costs_what_it_holds_and_comes_back_sparse(desk: Desk) -> 
         file.write(b"island")
     start = time.monotonic()
     taken = desk.take()
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 30  # reading 8 TiB of nothing would take an hour
     assert taken.stored_bytes < 20_000
     (desk.work / "sparse").unlink()
     (desk.work / "small").unlink()

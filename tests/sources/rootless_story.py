@@ -89,7 +89,7 @@ def tell(yard: Yard) -> None:
     assert listing(twin.path) == listing(grown.path)
 
 
-def wait_until(true: object, seconds: float = 5.0) -> None:
+def wait_until(true: object, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not true():  # type: ignore[operator]
         assert time.monotonic() < end

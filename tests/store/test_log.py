@@ -19,6 +19,7 @@ from carrel.model.value import Value
 from carrel.store import Log, open_log
 from carrel.store.log import LabelTaken
 from situations import fork, wait
+from waiting import wait_until
 
 ADA = Caller(actor_id="ada", correlation_id="c1", causation_id="e1")
 
@@ -265,9 +266,7 @@ def test_a_follower_starts_at_the_present_if_it_says_nothing(store: Store, log: 
     thread.start()
     started.wait(10)
     note(log, "t", "new")
-    end = time.monotonic() + 10
-    while not seen and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: seen)
     done.set()
     thread.join(10)
     assert not thread.is_alive()

@@ -93,7 +93,7 @@ import carrel
 workspaces = carrel.open("home")
 desk = workspaces.create("overlay:origin", id="t/a")
 assert desk.filled["mechanism"] == "rootless-overlay", desk.filled
-watch = workspaces.watch(desk.id, timeout_seconds=1)
+watch = workspaces.watch(desk.id, timeout_seconds=3)
 workspaces.write_file(desk.id, "work/a.txt", "changed")
 workspaces.wait(workspaces.run(desk.id, ["sh", "-c", "echo x > sub/new; rm sub/c.txt"]).id)
 seen = sorted((each.kind, each.path.removeprefix("/mnt/workspace/work/"), each.by) for each in watch)

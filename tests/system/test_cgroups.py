@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from carrel.model.enforcement import Limits
 from carrel.system import cgroups
 from carrel.system.cgroups import Group
 from needs import need
+from waiting import wait_until
 
 LIMITS = Limits(memory_bytes=100 << 20, processes=50, cpus=1.5, quota_bytes=1 << 30)
 
@@ -119,9 +119,7 @@ def fill(group: Group) -> subprocess.Popen[bytes]:
     """A shell in the group that keeps forking a little."""
     join = "".join(f"echo $$ > {path}/cgroup.procs; " for path in group.paths)
     child = subprocess.Popen(["/bin/sh", "-c", f"{join} for i in 1 2 3; do setsid sleep 300 & done; sleep 300"])
-    end = time.monotonic() + 5
-    while len(cgroups.processes(group)) < 5 and time.monotonic() < end:
-        time.sleep(0.01)
+    wait_until(lambda: len(cgroups.processes(group)) >= 5)
     return child
 
 
@@ -175,10 +173,7 @@ def test_a_real_group_is_frozen_goes_on_and_dies_also_when_frozen(version: int) 
     child = fill(group)
     for _ in range(3):
         cgroups.start_freezing(group)
-        end = time.monotonic() + 5
-        while not cgroups.is_frozen(group) and time.monotonic() < end:
-            time.sleep(0.001)
-        assert cgroups.is_frozen(group)
+        wait_until(lambda: cgroups.is_frozen(group), pause=0.001)
         cgroups.thaw(group)
         assert not cgroups.is_frozen(group)
     cgroups.start_freezing(group)

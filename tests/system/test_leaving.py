@@ -17,6 +17,7 @@ from carrel.system import layers, leaving
 from needs import need_root
 from situations import fork, wait
 from sources.yard import Desk, Yard, as_agent, mounts_in, yard_fixture
+from waiting import wait_until
 
 yard = yard_fixture
 
@@ -64,10 +65,7 @@ def test_what_was_unmounted_is_gone_a_moment_later(yard: Yard, desk: Desk) -> No
         as_agent(desk, "echo more >> file")
     upper = desk.upper
     sources.detach(desk.filled, desk.place)
-    end = time.monotonic() + 20
-    while leaving._left and time.monotonic() < end:
-        time.sleep(0.02)
-    assert leaving._left == {}
+    wait_until(lambda: leaving._left == {})
     assert not in_use(desk, upper)
 
 

@@ -19,6 +19,7 @@ from carrel.system import process
 from carrel.system.process import Launch
 from needs import need_root
 from situations import fork, wait
+from waiting import wait_until
 
 
 def run(launch: Launch, **options: object) -> tuple[bytes, int, bytes]:
@@ -116,10 +117,7 @@ def test_a_child_dies_with_its_parent() -> None:
     assert process.read_start_time(child_pid) is not None
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    end = time.monotonic() + 3
-    while process.read_start_time(child_pid) is not None and time.monotonic() < end:
-        time.sleep(0.01)
-    assert process.read_start_time(child_pid) is None
+    wait_until(lambda: process.read_start_time(child_pid) is None)
 
 
 def test_a_process_is_named_by_id_and_start() -> None:
@@ -162,11 +160,8 @@ def test_a_detached_function_survives_and_holds_nothing(tmp_path: Path) -> None:
     os.close(write_end)
     assert os.read(read_end, 1) == b""  # it does not hold our pipe
     os.close(read_end)
-    end = time.monotonic() + 3
-    while not (tmp_path / "done").exists() and time.monotonic() < end:
-        time.sleep(0.01)
-    time.sleep(0.01)
-    own, _, parent = map(int, (tmp_path / "done").read_text().split())
+    wait_until((tmp_path / "done").exists)
+    own, _, parent = map(int, wait_until((tmp_path / "done").read_text).split())
     assert own == pid
     assert parent != os.getpid()
     assert (tmp_path / "fds").read_text().split()[:3] == ["0", "1", "2"]
@@ -197,11 +192,8 @@ def test_garbage_of_the_parents_closes_nothing_in_a_detached_child(tmp_path: Pat
         process.fork_detached(body)
     finally:
         gc.enable()
-    end = time.monotonic() + 10
-    while not (tmp_path / "said").exists() and time.monotonic() < end:
-        time.sleep(0.01)
-    time.sleep(0.05)
-    assert (tmp_path / "said").read_text() == f"{number} of {number}\n"
+    wait_until((tmp_path / "said").exists)
+    assert wait_until((tmp_path / "said").read_text) == f"{number} of {number}\n"
     with warnings.catch_warnings(action="ignore"):
         gc.collect()
 

@@ -196,11 +196,11 @@ def test_many_whose_time_is_over_end_together(workspaces: Local, desk: str) -> N
 
 
 def test_a_grant_that_nobody_uses_expires(workspaces: Local, desk: str) -> None:
-    workspaces.change_policy(desk, {"approval_timeout_seconds": 0.2})
+    workspaces.change_policy(desk, {"approval_timeout_seconds": 1.5})
     agent = workspaces.acting_as("bot", agent_of=desk)
     found = asked(workspaces, lambda: agent.delete_file(desk, "work/a.py"))
     workspaces.approve(found.id)
-    time.sleep(0.25)
+    time.sleep(1.6)
     assert asked(workspaces, lambda: agent.delete_file(desk, "work/a.py")).id != found.id
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from carrel.settings import Settings
 from needs import need_root
 from situations import check_whole
 from sources.yard import listing, random_tree, repository, sh, upset
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -48,10 +48,7 @@ def contents(workspace: Workspace) -> dict[bytes, tuple[object, ...]]:
 
 
 def wait_for(path: Path) -> None:
-    end = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(path.exists)
 
 
 def test_forks_are_numbered_named_or_both(workspaces: Local, desk: Workspace) -> None:
@@ -146,9 +143,7 @@ def test_a_workspace_at_work_is_forked_without_stopping_it_and_marked(workspaces
     counted = Path(one.path, "work", "count").read_text()
     assert workspaces.get_run(run.id).is_active
     later = Path(desk.path, "work", "count")
-    end = time.monotonic() + 20
-    while later.read_text() in ("", counted):
-        assert time.monotonic() < end
+    wait_until(lambda: later.read_text() not in ("", counted))
     assert Path(one.path, "work", "count").read_text() == counted
     workspaces.stop(run.id, at_once=True)
     assert "was at work" not in str(workspaces.fork(desk.id)[0].filled["notes"])

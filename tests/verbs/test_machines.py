@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from carrel.settings import Settings
 from carrel.system.vm import guest, kvm, machines
 from needs import need
 from sandboxes.scene import GUESTS, Scene, need_guest
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -89,9 +89,7 @@ def test_mounting_beforehand_and_unmounting(
 
 
 def _wait_until_started(workspaces: Local, run_id: str) -> None:
-    end = time.monotonic() + 60
-    while not workspaces.get_run(run_id).enforcement and time.monotonic() < end:
-        time.sleep(0.05)
+    wait_until(lambda: workspaces.get_run(run_id).enforcement)
 
 
 def test_a_box_in_a_machine(workspaces: Local, desk: Workspace) -> None:
@@ -143,10 +141,7 @@ def test_settings_may_allow_emulation(home_path: str, settings: Settings, worksp
         probes = {probe.name: probe for probe in opened.doctor()}
         assert probes["vm"].ok
         assert "emulated" in probes["vm"].found
-        end = time.monotonic() + 30
-        while opened.machines() and time.monotonic() < end:
-            time.sleep(0.1)
-        assert opened.machines() == []
+        wait_until(lambda: opened.machines() == [])
 
 
 def test_the_guest_is_built_again_when_what_it_is_made_from_changes(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from carrel.local import Local
 from carrel.model.change import Overlap
 from needs import need_root
 from origins import make_origin
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -84,9 +84,7 @@ def test_the_end_of_a_run_tells_it(workspaces: Local, origin: Path) -> None:
         work_of(workspaces, f"overlay:{origin}", id)
         run = workspaces.run(id, ["sh", "-c", f"echo {id} > README.md"], sandbox="none")
         assert workspaces.wait(run.id).exit_code == 0
-    end = time.monotonic() + 15
-    while not told(workspaces) and time.monotonic() < end:
-        time.sleep(0.02)
+    wait_until(lambda: told(workspaces))
     assert told(workspaces) == [("t/b", "t/a", ["README.md"])]
 
 
@@ -97,9 +95,7 @@ def test_a_watcher_tells_it_while_the_work_goes_on(workspaces: Local, origin: Pa
     try:
         (one / "src/app.py").write_text("mine")
         (one / "README.md").write_text("mine")
-        end = time.monotonic() + 15
-        while not told(workspaces) and time.monotonic() < end:
-            time.sleep(0.02)
+        wait_until(lambda: told(workspaces))
     finally:
         workspaces.stop_watching("t/a")
     assert told(workspaces) == [("t/a", "t/b", ["README.md"])]

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from carrel.errors import Invalid, RunNotFound, TimedOut, WorkspaceBusy
 from carrel.local import Local
 from carrel.model.run import Run
 from needs import need_program
+from waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -26,13 +25,6 @@ def _bubblewrap() -> None:
 
 def printed(workspaces: Local, run: Run, stream: int = 1) -> bytes:
     return b"".join(data for which, _, data in workspaces.output(run.id) if which == stream)
-
-
-def await_true(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def supervisor_of(workspaces: Local, run: Run) -> int:
@@ -138,13 +130,13 @@ def test_a_run_whose_supervisor_is_killed_ends_as_failed_and_leaves_no_process(
     desk = workspaces.create()
     mark = f"4{os.getpid()}.5"
     run = workspaces.run(desk.id, ["sh", "-c", f"echo up; sleep {mark}"])
-    await_true(lambda: printed(workspaces, run) == b"up\n")
+    wait_until(lambda: printed(workspaces, run) == b"up\n")
     os.kill(supervisor_of(workspaces, run), signal.SIGKILL)
     run = workspaces.wait(run.id, timeout_seconds=20)
     assert run.state == "failed"
     assert "supervisor died" in run.reason
     ps = ["ps", "-eo", "args"]
-    await_true(lambda: mark not in subprocess.run(ps, capture_output=True, text=True, check=True).stdout)
+    wait_until(lambda: mark not in subprocess.run(ps, capture_output=True, text=True, check=True).stdout)
     assert workspaces.wait(workspaces.run(desk.id, ["true"]).id).state == "completed"
     workspaces.verify()
 
@@ -160,7 +152,7 @@ def test_the_next_opener_gives_a_dead_run_its_end(workspaces: Local, home_path: 
         with carrel.open(home_path, settings=settings) as other:  # type: ignore[arg-type]
             return other.get_run(run.id).state == "failed"
 
-    await_true(is_ended)
+    wait_until(is_ended)
 
 
 def test_wait_gives_up_after_its_time(workspaces: Local) -> None:

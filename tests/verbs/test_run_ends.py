@@ -66,9 +66,7 @@ def test_why_tells_what_held_a_run_and_what_it_ran_into(workspaces: Local) -> No
     need_program("bwrap")
     desk = workspaces.create()
     loud = workspaces.wait(
-        workspaces.run(
-            desk.id, ["sh", "-c", "head -c 3000000 /dev/zero; sleep 60"], timeout_seconds=0.5, output_mb=1
-        ).id
+        workspaces.run(desk.id, ["sh", "-c", "head -c 3000000 /dev/zero; sleep 60"], timeout_seconds=2, output_mb=1).id
     )
     found = workspaces.why(loud.id)
     assert {denial.kind for denial in found.denials} == {"time", "output"}

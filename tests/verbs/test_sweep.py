@@ -19,6 +19,7 @@ from carrel.verbs import idle
 from carrel.verbs.sweep import Candidate, _sweep_caches
 from origins import FILES, git, make_origin
 from situations import check_whole, die_at_effect, fork, names_in, tiny_disk, wait, wait_all
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -61,10 +62,7 @@ def test_a_destroy_has_the_due_trash_swept_in_the_background_now_and_then(home_p
         assert len(workspaces.trash()) == 1  # a new home has nothing that is due
         os.utime(f"{home_path}/swept", (0, 0))
         workspaces.destroy("t/b")
-        end = time.monotonic() + 30
-        while workspaces.trash() and time.monotonic() < end:
-            time.sleep(0.05)
-        assert workspaces.trash() == []
+        wait_until(lambda: workspaces.trash() == [])
         assert os.stat(f"{home_path}/swept").st_mtime > 0
 
 

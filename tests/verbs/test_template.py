@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ from carrel.local import Local
 from needs import need_root
 from situations import names_in, tree_of
 from sources.yard import repository, sh
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -31,13 +30,6 @@ def a_folder(tmp_path: Path) -> Path:
     (folder / "src").mkdir(parents=True)
     (folder / "src" / "main.py").write_text("print()\n")
     return folder
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def names(workspaces: Local) -> list[str]:
@@ -122,7 +114,7 @@ def test_a_mounted_workspace_at_work_becomes_a_template(workspaces: Local, a_fol
     need_root()
     desk = workspaces.create(f"overlay:{a_folder}", id="t/a")
     run = workspaces.run(desk.id, ["sh", "-c", "echo built > built.txt; rm src/main.py; sleep 60"])
-    wait_for(lambda: not Path(desk.path, "work", "src", "main.py").exists())
+    wait_until(lambda: not Path(desk.path, "work", "src", "main.py").exists())
     template = workspaces.add_template("warm", workspace=desk.id)
     workspaces.stop(run.id, at_once=True)
     workspaces.write_file(desk.id, "work/built.txt", "later")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from carrel.model.workspace import Workspace
 from carrel.settings import Settings
 from needs import need_root
 from origins import FILES, make_origin, write
+from waiting import wait_until
 
 QUIET = 0.6
 
@@ -111,7 +111,7 @@ def test_what_the_sandboxs_own_user_made_is_certainly_the_runs(workspaces: Local
     def act() -> None:
         script = "echo x > run.txt; until [ -e mine.txt ]; do sleep 0.05; done"
         run = workspaces.run(desk.id, ["sh", "-c", script], sandbox="bubblewrap")
-        until(Path(desk.path, "work/run.txt").exists)
+        wait_until(Path(desk.path, "work/run.txt").exists)
         Path(desk.path, "work/mine.txt").write_text("by root, at the same time")
         workspaces.wait(run.id)
 
@@ -182,16 +182,14 @@ def test_the_watch_ends_when_it_is_told_to(workspaces: Local, desk: Workspace) -
 # -- in the background -------------------------------------------------------------------------------------------------
 
 
-def seen_in_log(workspaces: Local, path: str, *, seconds: float = 15.0) -> list[dict[str, object]]:
+def seen_in_log(workspaces: Local, path: str) -> list[dict[str, object]]:
     """The facts about a path, as soon as there are any."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
+
+    def found() -> list[dict[str, object]]:
         facts = [event.event_data for event in workspaces.events(types=["file_changed"])]
-        found = [fact for fact in facts if fact["path"] == path]
-        if found:
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"{path} was not written down")
+        return [fact for fact in facts if fact["path"] == path]
+
+    return wait_until(found)
 
 
 def find_watcher(desk: Workspace) -> int | None:
@@ -206,13 +204,6 @@ def find_watcher(desk: Workspace) -> int | None:
             if b"--record" in words and home in words and desk.id.encode() in words:
                 return int(name)
     return None
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 15
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_a_watcher_in_the_background_writes_down_what_changes(workspaces: Local, desk: Workspace) -> None:
@@ -230,7 +221,7 @@ def test_a_watcher_in_the_background_writes_down_what_changes(workspaces: Local,
     assert fact["from_path"] == "/mnt/workspace/work/README.md"
     assert workspaces.watching() == []
     assert workspaces.stop_watching(desk.id) is None
-    until(lambda: find_watcher(desk) is None)
+    wait_until(lambda: find_watcher(desk) is None)
     workspaces.verify()
 
 
@@ -242,7 +233,7 @@ def test_a_watcher_that_is_killed_is_noticed_and_another_can_be_started(
     pid = find_watcher(desk)
     assert pid
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not os.path.exists(f"/proc/{pid}"))
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
     findings = [finding.what for finding in workspaces.repair()]
     assert findings == ["the watcher of t/a died"]
     assert workspaces.watching() == []
@@ -251,7 +242,7 @@ def test_a_watcher_that_is_killed_is_noticed_and_another_can_be_started(
     pid = find_watcher(desk)
     assert pid
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not os.path.exists(f"/proc/{pid}"))
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
     with carrel.open(home_path, settings=settings) as again:  # opening settles it, as any other step
         assert again.watching() == []
         again.start_watching(desk.id)
@@ -265,7 +256,7 @@ def test_a_watcher_ends_with_its_workspace(workspaces: Local) -> None:
     desk = workspaces.create(id="t/a")
     workspaces.start_watching(desk.id)
     workspaces.destroy(desk.id, force=True)
-    until(lambda: workspaces.watching() == [])
+    wait_until(lambda: workspaces.watching() == [])
     (stopped,) = workspaces.events(types=["watch_stopped"])
     assert stopped.event_data["reason"] == "the workspace is gone"
 

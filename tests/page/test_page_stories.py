@@ -231,6 +231,23 @@ def test_fork_compare_apply_the_best(page: Page, project: Path, workspaces: Loca
     expect(page.get_by_role("article")).to_have_count(3)
 
 
+def test_a_slow_press_counts_while_what_is_compared_changes(page: Page, project: Path, workspaces: Local) -> None:
+    """A button that is drawn anew between the press and the release was never clicked."""
+    for id in ("slow/a", "slow/b"):
+        workspaces.create(f"overlay:{project}", id=id)
+        workspaces.write_file(id, "work/one", "1\n")
+    page.get_by_role("link", name="slow/a").click()
+    page.get_by_role("link", name="Compare").click()
+    first, second = (page.get_by_role("article").filter(has_text=id) for id in ("slow/a", "slow/b"))
+    expect(second).to_contain_text("1 file, +1 −0")
+    first.get_by_role("button", name="Destroy the others").hover()
+    page.mouse.down()
+    workspaces.write_file("slow/b", "work/two", "2\n")
+    expect(second).to_contain_text("2 files, +2 −0")
+    page.mouse.up()
+    expect(page.get_by_role("dialog")).to_contain_text("Keep slow/a, destroy the others")
+
+
 def test_a_race_is_shown_with_its_checks(page: Page, server: Server, project: Path, workspaces: Local) -> None:
     workspaces.race(
         f"overlay:{project}", ["sh", "-c", "echo {n} > n; test {n} != 3"], count=3, check="grep -q 2 n", task="three"

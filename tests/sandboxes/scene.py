@@ -127,7 +127,16 @@ class Attendant(threading.Thread):
         self.connection.sendall(frames.pack(kind, data))
 
     def wait_for(self, words: bytes) -> None:
-        self._wait(lambda: words in b"".join(each.data for each in self._said()), repr(words))
+        self._wait(lambda: self.has_said(words), repr(words))
+
+    def has_said(self, words: bytes, within: float = 0) -> bool:
+        """Whether the command has said that, or does so soon."""
+        end = time.monotonic() + within
+        while words not in b"".join(each.data for each in self._said()):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.02)
+        return True
 
     def _said(self) -> Iterator[frames.Frame]:
         return (each for each in frames.read(f"{self.directory}/output") if each.stream == frames.STDOUT)

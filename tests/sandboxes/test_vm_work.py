@@ -247,10 +247,14 @@ def test_who_waits_for_notices_in_the_guest_hears_what_the_host_changes(host: Sc
     def edit(attendant: Attendant) -> None:
         _wait_for(f"{host.work}/ready")
         for name, text in (("deep/er/new", "one"), ("deep/er/old", "two"), ("top", "three")):
-            put(host, f"{name}.part", text)
-            os.utime(f"{host.work}/{name}.part", ns=(10**18, 10**18))
-            os.rename(f"{host.work}/{name}.part", f"{host.work}/{name}")
-            attendant.wait_for(f" {os.path.basename(name)} ".encode())
+
+            def replace(name: str = name, text: str = text) -> bool:
+                put(host, f"{name}.part", text)
+                os.utime(f"{host.work}/{name}.part", ns=(10**18, 10**18))
+                os.rename(f"{host.work}/{name}.part", f"{host.work}/{name}")
+                return attendant.has_said(f" {os.path.basename(name)} ".encode(), within=2)
+
+            wait_until(replace)  # the host looks from a moment after the guest does
         os.unlink(f"{host.work}/deep/er/old")
         attendant.wait_for(b"deep/er  0x4")
         put(host, "deep/stop", "")
@@ -280,7 +284,7 @@ def test_who_waits_for_notices_in_the_guest_hears_another_command_once(host: Sce
 
 
 def waiter(host: Scene) -> None:
-    os.makedirs(f"{host.work}/deep/er")
+    os.makedirs(f"{host.work}/deep/er", exist_ok=True)
     for path in (f"{host.work}/deep", f"{host.work}/deep/er"):
         os.chown(path, host.agent, -1)
     put(host, "waiter", WAITER)

@@ -53,10 +53,13 @@ class _Compare:
         self.mark: object = None
         self.rested = 0.0
         self.shown: object = None
+        self.cards: dict[str, _Card] = {}
         ui.add_css(_STYLE)
         ui.label(f"Compare {printable(task)}").classes("text-xl font-bold").props('role="heading" aria-level="1"')
         self.about = ui.label("Comparing …").classes("dim").props('role="status"')
-        self.box = ui.column().classes("w-full gap-4 mt-3")
+        with ui.column().classes("w-full gap-4 mt-3"):
+            self.lanes = ui.element("div").classes("lanes w-full")
+            self.below = ui.column().classes("w-full gap-4")
         ui.timer(_TICK_SECONDS, self._tick)
 
     async def _tick(self) -> None:
@@ -77,16 +80,29 @@ class _Compare:
             return
         self.shown = (found, race)
         self.about.set_text(_told(found, race))
-        self.box.clear()
-        with self.box:
+        self._draw(found)
+        self.below.clear()
+        with self.below:
             if not found.lanes:
                 _nothing()
-                return
-            with ui.element("div").classes("lanes w-full"):
-                for lane in found.lanes:
-                    self._lane(lane, found)
-            if len(found.lanes) > 1:
+            elif len(found.lanes) > 1:
                 _paths(found)
+
+    def _draw(self, found: Comparison) -> None:
+        """Show a card for each, best first. One that is there stays: somebody may be about to click on it."""
+        ids = [lane.workspace_id for lane in found.lanes]
+        for gone in self.cards.keys() - ids:
+            self.cards.pop(gone).box.delete()
+        before = list(self.cards)
+        for lane in found.lanes:
+            if lane.workspace_id not in self.cards:
+                with self.lanes:
+                    self.cards[lane.workspace_id] = _Card(self, lane.workspace_id)
+            self.cards[lane.workspace_id].show(lane, found)
+        if before != ids:
+            self.cards = {each: self.cards[each] for each in ids}
+            for card in self.cards.values():
+                card.box.move(self.lanes)
 
     def _find_race(self) -> Race | None:
         try:
@@ -94,36 +110,7 @@ class _Compare:
         except CarrelError:
             return None
 
-    def _lane(self, lane: Lane, found: Comparison) -> None:
-        is_best = found.best is lane
-        with ui.column().classes("panel lane gap-2" + (" best" if is_best else "")).props('role="article"'):
-            with ui.row().classes("w-full items-center gap-2 no-wrap"):
-                ui.label(f"{lane.rank}.").classes("text-lg dim")
-                ui.link(lane.workspace_id, desk_url(lane.workspace_id)).classes("font-bold break-all grow")
-                if is_best:
-                    ui.badge("best").props('color="primary"')
-            with ui.element("dl").classes("w-full"):
-                _fact("Result", *_result(lane))
-                _fact("Time", span(lane.seconds) if lane.seconds else "–")
-                if lane.check_state:
-                    _fact("Check", *_check(lane))
-                _fact("Changed", f"{count(lane.files, 'file')}, +{lane.added} −{lane.removed}" if lane.files else "–")
-                if lane.shared_paths:
-                    _fact("In common", f"{lane.shared_paths} of {lane.files}")
-            ui.space()
-            with ui.row().classes("gap-1"):
-                ui.button("Diff", on_click=lambda: ui.navigate.to(desk_url(lane.workspace_id, tab="Changes"))).props(
-                    "flat dense no-caps"
-                )
-                ui.button("Apply", on_click=lasting(lambda: actions.apply(Desk(self.site, lane.workspace_id)))).props(
-                    f"dense no-caps {'unelevated' if is_best else 'outline'}"
-                ).classes("px-2")
-                if len(found.lanes) > 1:
-                    others = [each.workspace_id for each in found.lanes if each is not lane]
-                    keep_only = lasting(lambda: self._keep_only(lane.workspace_id, others))
-                    ui.button("Destroy the others", on_click=keep_only).props("flat dense no-caps")
-
-    async def _keep_only(self, kept: str, others: list[str]) -> None:
+    async def keep_only(self, kept: str, others: list[str]) -> None:
         agreed = await confirm(
             f"Keep {kept}, destroy the others",
             f"{count(len(others), 'desk')} will go to the trash, with what they changed and nobody applied:",
@@ -135,6 +122,64 @@ class _Compare:
             gone = await attempt(self.site.workspaces.destroy, *others, force=True, reason=f"{kept} was kept")
             if gone:
                 say_undoable(self.site, f"{count(len(gone), 'desk')} in the trash", gone[0].operation_id)
+
+
+class _Card:
+    """One desk of those that are compared."""
+
+    def __init__(self, compare: _Compare, id: str) -> None:
+        self.others: list[str] = []
+        self.facts: list[tuple[str, str, str]] = []
+        self.box = ui.column().classes("panel lane gap-2").props('role="article"')
+        with self.box:
+            with ui.row().classes("w-full items-center gap-2 no-wrap"):
+                self.rank = ui.label().classes("text-lg dim")
+                ui.link(id, desk_url(id)).classes("font-bold break-all grow")
+                self.best = ui.badge("").props('color="primary"')
+            self.list = ui.element("dl").classes("w-full")
+            ui.space()
+            with ui.row().classes("gap-1"):
+                diff = ui.button("Diff", on_click=lambda: ui.navigate.to(desk_url(id, tab="Changes")))
+                diff.props("flat dense no-caps")
+                self.apply = ui.button("Apply", on_click=lasting(lambda: actions.apply(Desk(compare.site, id))))
+                self.apply.props("dense no-caps").classes("px-2")
+                self.alone = ui.button(
+                    "Destroy the others", on_click=lasting(lambda: compare.keep_only(id, self.others))
+                )
+                self.alone.props("flat dense no-caps")
+
+    def show(self, lane: Lane, found: Comparison) -> None:
+        """What it is like now."""
+        is_best = found.best is lane
+        self.others = [each.workspace_id for each in found.lanes if each is not lane]
+        self.rank.set_text(f"{lane.rank}.")
+        self.best.set_text("best" if is_best else "")
+        self.best.set_visibility(is_best)
+        self.box.classes(add="best" if is_best else "", remove="" if is_best else "best")
+        chosen, other = ("unelevated", "outline") if is_best else ("outline", "unelevated")
+        self.apply.props(chosen, remove=other)
+        self.alone.set_visibility(bool(self.others))
+        facts = _facts(lane)
+        if facts != self.facts:
+            self.facts = facts
+            self.list.clear()
+            with self.list:
+                for name, value, look in facts:
+                    with ui.element("dt"):
+                        ui.label(name)
+                    with ui.element("dd"):
+                        ui.label(value).classes(look)
+
+
+def _facts(lane: Lane) -> list[tuple[str, str, str]]:
+    changed = f"{count(lane.files, 'file')}, +{lane.added} −{lane.removed}" if lane.files else "–"
+    facts = [("Result", *_result(lane)), ("Time", span(lane.seconds) if lane.seconds else "–", "")]
+    if lane.check_state:
+        facts.append(("Check", *_check(lane)))
+    facts.append(("Changed", changed, ""))
+    if lane.shared_paths:
+        facts.append(("In common", f"{lane.shared_paths} of {lane.files}", ""))
+    return facts
 
 
 def _nothing() -> None:
@@ -155,13 +200,6 @@ def _told(found: Comparison, race: Race | None) -> str:
         if gone:
             parts.append(f"{len(gone)} of them no longer here")
     return " · ".join(parts)
-
-
-def _fact(name: str, value: str, look: str = "") -> None:
-    with ui.element("dt"):
-        ui.label(name)
-    with ui.element("dd"):
-        ui.label(value).classes(look)
 
 
 def _result(lane: Lane) -> tuple[str, str]:

@@ -146,6 +146,26 @@ def test_the_keyboard_decides_and_a_batch_is_decided_at_once(page: Page, asking:
     assert (states["work/one"], states["work/three"]) == ("granted", "granted")
 
 
+def test_what_others_ask_and_decide_disturbs_nobody(page: Page, asking: Local) -> None:
+    """A comment that is being written stays, and the keyboard stays on the request that it was on."""
+    agent_wants(asking, "work/one", "work/two")
+    page.get_by_role("link", name="Approvals").click()
+    cards = page.get_by_role("article")
+    expect(cards).to_have_count(2)
+    page.keyboard.press("j")
+    cards.nth(1).get_by_label("Comment").fill("not this one")
+    agent_wants(asking, "work/three")
+    expect(cards).to_have_count(3)
+    expect(cards.nth(1).get_by_label("Comment")).to_have_value("not this one")
+    asking.deny(next(each.id for each in asking.approvals() if each.place == "work/one"))
+    expect(cards).to_have_count(2)
+    page.get_by_role("heading", name="Approvals").click()  # out of the field, so that keys are keys again
+    page.keyboard.press("d")
+    expect(cards).to_have_count(1)
+    states = {each.place: each.state for each in asking.approvals(all=True)}
+    assert (states["work/two"], states["work/three"]) == ("denied", "open")
+
+
 def test_restore_and_fork_from_the_timeline(page: Page, workspaces: Local) -> None:
     workspaces.create(id="time/a")
     workspaces.write_file("time/a", "work/a", "first\n")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nicegui import ui
 
@@ -37,11 +37,10 @@ class _Inbox:
         self.site = site
         self.verbs = site.workspaces
         self.shown: list[Approval] = []
-        self.at = 0  # which one the keyboard is on
+        self.at = ""  # which one the keyboard is on
         self.chosen: set[str] = set()
-        self.cards: dict[str, ui.card] = {}
+        self.cards: dict[str, _Card] = {}
         self.mark = -1
-        self.is_drawn = False
         self.drawing = asyncio.Lock()
         ui.add_css(patch.STYLE + _STYLE)
         with ui.row().classes("w-full items-center gap-3"):
@@ -55,7 +54,16 @@ class _Inbox:
                 "no-caps flat"
             )
         ui.label("Keys: j and k move, a allows, d denies, x chooses.").classes("dim")
+        self.nothing = ui.column().classes("panel w-full mt-2")
+        with self.nothing:
+            ui.label("Nobody asks for anything.").classes("font-bold")
+            ui.label(
+                "When an agent wants to do what its desk's policy leaves to you, it is shown here with "
+                "the exact change."
+            ).classes("dim")
+        self.nothing.set_visibility(False)
         self.box = ui.column().classes("w-full gap-3 mt-2")
+        self.more = ui.label("").classes("dim")
         self.batch.set_visibility(False)
         ui.keyboard(self._key)
         ui.on("notifications", lambda event: say(_BROWSER_SAYS.get(str(event.args), "The browser did not answer.")))
@@ -67,40 +75,38 @@ class _Inbox:
             self.mark = mark
             await self._renew()
 
-    async def _renew(self, *, force: bool = False) -> None:
+    async def _renew(self) -> None:
         async with self.drawing:  # a decision and the log's news of it come at the same time
             found = await attempt(self.verbs.approvals)
-            if found is not None and (force or not self.is_drawn or list(found)[:_MOST_SHOWN] != self.shown):
-                await self._draw_all(found)
+            if found is None:
+                return
+            shown = list(found)[:_MOST_SHOWN]
+            new = [each for each in shown if each.id not in self.cards]
+            previews = [await attempt(self.verbs.preview, each.id) or "" for each in new]
+            self._draw(shown, dict(zip((each.id for each in new), previews, strict=True)))
+            self.nothing.set_visibility(not found)
+            self.sum.set_text(f"{count(len(found), 'request')} open" if found else "")
+            self.more.set_text(f"and {len(found) - len(shown)} more" if len(found) > len(shown) else "")
 
-    async def _draw_all(self, found: Sequence[Approval]) -> None:
-        self.is_drawn = True
-        self.shown = list(found)[:_MOST_SHOWN]
-        self.chosen &= {each.id for each in self.shown}
-        self.batch.set_visibility(bool(self.chosen))
-        self.at = max(0, min(self.at, len(self.shown) - 1))
-        waiting = count(len(found), "request")
-        self.sum.set_text(f"{waiting} open" if found else "")
-        self.cards.clear()
-        self.box.clear()
+    def _draw(self, shown: list[Approval], previews: dict[str, str]) -> None:
+        """Show these. A card that is there stays: somebody may be writing a comment in it, or about to click."""
+        ids = [each.id for each in shown]
+        place = next((number for number, each in enumerate(self.shown) if each.id == self.at), 0)
+        for gone in self.cards.keys() - ids:
+            self.cards.pop(gone).box.delete()
         with self.box:
-            if not found:
-                with ui.column().classes("panel w-full"):
-                    ui.label("Nobody asks for anything.").classes("font-bold")
-                    ui.label(
-                        "When an agent wants to do what its desk's policy leaves to you, it is shown here with "
-                        "the exact change."
-                    ).classes("dim")
-            for each in self.shown:
-                await self._card(each)
-            if len(found) > len(self.shown):
-                ui.label(f"and {len(found) - len(self.shown)} more").classes("dim")
+            for each in shown:
+                if each.id not in self.cards:
+                    self.cards[each.id] = self._card(each, previews[each.id])
+        self.shown = shown
+        self.chosen &= set(ids)
+        self.batch.set_visibility(bool(self.chosen))
+        if self.at not in ids:
+            self.at = ids[min(place, len(ids) - 1)] if ids else ""
         self._point()
 
-    async def _card(self, asked: Approval) -> None:
-        preview = await attempt(self.verbs.preview, asked.id) or ""
+    def _card(self, asked: Approval, preview: str) -> _Card:
         with ui.card().classes("w-full gap-2").props('tabindex="0" role="article"') as card:
-            self.cards[asked.id] = card
             with ui.row().classes("w-full items-center gap-3"):
                 box = ui.checkbox(value=asked.id in self.chosen).props(f'aria-label="choose {asked.id}"')
                 box.on_value_change(lambda event: self._choose(asked.id, bool(event.value)))
@@ -111,7 +117,7 @@ class _Inbox:
             ui.label(
                 f"{asked.actor_id}, {clock(asked.requested_at)} · {printable(asked.rule)} · {span(left)} left"
             ).classes("dim")
-            _draw(preview)
+            _draw_change(preview)
             with ui.row().classes("w-full items-center gap-2"):
                 comment = ui.input(placeholder="Comment (optional)").props("dense outlined").classes("grow")
                 comment.props('aria-label="Comment"')
@@ -124,6 +130,7 @@ class _Inbox:
                 ui.button("Allow all like this …", on_click=lasting(lambda: self._allow_alike(asked))).props(
                     "no-caps flat"
                 )
+        return _Card(card, box)
 
     # -- deciding ------------------------------------------------------------------------------------------------------
 
@@ -172,8 +179,8 @@ class _Inbox:
         acts: dict[str, Callable[[], Awaitable[None] | None]] = {
             "j": lambda: self._move(1),
             "k": lambda: self._move(-1),
-            "a": lambda: self._decide([self.shown[self.at].id], "", allow=True),
-            "d": lambda: self._decide([self.shown[self.at].id], "", allow=False),
+            "a": lambda: self._decide([self.at], "", allow=True),
+            "d": lambda: self._decide([self.at], "", allow=False),
             "x": self._toggle,
         }
         act = acts.get(event.key.name)
@@ -182,21 +189,26 @@ class _Inbox:
             await result
 
     def _move(self, by: int) -> None:
-        self.at = max(0, min(self.at + by, len(self.shown) - 1))
+        ids = [each.id for each in self.shown]
+        self.at = ids[max(0, min(ids.index(self.at) + by, len(ids) - 1))]
         self._point()
 
     def _point(self) -> None:
-        for number, each in enumerate(self.shown):
-            card = self.cards[each.id]
-            card.classes(add="at" if number == self.at else "", remove="" if number == self.at else "at")
+        for id, card in self.cards.items():
+            card.box.classes(add="at" if id == self.at else "", remove="" if id == self.at else "at")
 
-    async def _toggle(self) -> None:
-        asked = self.shown[self.at]
-        self._choose(asked.id, asked.id not in self.chosen)
-        await self._renew(force=True)
+    def _toggle(self) -> None:
+        self.cards[self.at].chosen.value = self.at not in self.chosen
 
 
-def _draw(preview: str) -> None:
+class _Card(NamedTuple):
+    """What is drawn for one request."""
+
+    box: ui.card
+    chosen: ui.checkbox
+
+
+def _draw_change(preview: str) -> None:
     """The exact change: a diff as such, anything else as it is."""
     lines = patch.parse(preview)
     if lines:

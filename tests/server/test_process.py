@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ import pytest
 import carrel
 from carrel.errors import CarrelError, Unavailable
 from carrel.local import Local
+from waiting import wait_until
 
 from .conftest import Answer, Wire
 
@@ -129,14 +131,16 @@ def test_settings_are_read_again_on_request(served: Served, home_path: str) -> N
     (config / "aw.yaml").write_text("workspaces: {default_max_size_mb: 77}\n")
     assert wire.ask("POST", "/api/workspaces", {"id": "t/before"}).json["config"]["max_size_mb"] != 77
     served.process.send_signal(signal.SIGHUP)
-    for number in range(200):
-        if wire.ask("POST", "/api/workspaces", {"id": f"t/{number}", "lazy": True}).json["config"]["max_size_mb"] == 77:
-            break
-    else:
-        pytest.fail("the settings were not read again")
+    numbers = itertools.count()
+
+    def is_read() -> bool:
+        made = wire.ask("POST", "/api/workspaces", {"id": f"t/{next(numbers)}", "lazy": True})
+        return bool(made.json["config"]["max_size_mb"] == 77)
+
+    wait_until(is_read)
     (config / "aw.yaml").write_text("nonsense: {x: 1}\n")
     served.process.send_signal(signal.SIGHUP)
-    time.sleep(0.3)
+    time.sleep(1.5)
     assert wire.ask("POST", "/api/workspaces", {"id": "t/after"}).json["config"]["max_size_mb"] == 77
     _, said = served.end()
     assert [json.loads(line)["message"][:9] for line in said.splitlines() if '"settings"' in line] == [

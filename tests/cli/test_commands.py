@@ -83,7 +83,7 @@ def test_following_the_log_as_a_process_sees_everything_in_order(home_path: str)
         seen += [json.loads(follower.stdout.readline()) for _ in range(6)]
     finally:
         follower.send_signal(signal.SIGINT)
-        code = follower.wait(10)
+        code = follower.wait(60)
         follower.stdout.close()
     assert code == 130
     assert [event["position"] for event in seen] == list(range(1, 9))

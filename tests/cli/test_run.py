@@ -169,7 +169,7 @@ def test_a_signal_ends_a_kept_command_and_not_the_box(aw: Program) -> None:
     assert process.stdout
     assert process.stdout.readline() == b"up\n"
     process.terminate()
-    assert process.wait(timeout=10) == 130
+    assert process.wait(timeout=60) == 130
     process.stdout.close()
     assert aw("run", "t/a", "--keep", "--", "sh", "-c", "ps -e | grep -c sleep").stdout == b"0\n"
     (box,) = aw.json("runs", "t/a")  # type: ignore[misc]

@@ -325,7 +325,7 @@ def traced(act: Callable[[], object], *options: str) -> tuple[int, str]:
     code = wait(pid)
     seen = tracer.stderr.read()
     tracer.stderr.close()
-    tracer.wait(10)
+    tracer.wait(60)
     need("attached" in first, f"permission to trace a process: {first.strip()}")
     return code, seen
 

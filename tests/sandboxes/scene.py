@@ -150,7 +150,7 @@ class Attendant(threading.Thread):
             time.sleep(0.02)
 
     def finish(self) -> None:
-        self.join(10)
+        self.join(60)
         assert not self.is_alive(), "the attendant still waits"
         if self.error is not None:
             raise self.error

@@ -264,11 +264,11 @@ def test_a_follower_starts_at_the_present_if_it_says_nothing(store: Store, log: 
 
     thread = threading.Thread(target=watch)
     thread.start()
-    started.wait(10)
+    started.wait(60)
     note(log, "t", "new")
     wait_until(lambda: seen)
     done.set()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert words(iter(seen)) == ["new"]
 

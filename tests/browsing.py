@@ -6,6 +6,9 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
+
+PICTURES = Path(__file__).parent / "page" / "pictures"
 
 
 class Server:

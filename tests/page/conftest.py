@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from browsing import Server
+from browsing import PICTURES, Server
 from needs import need_program
 
-PICTURES = Path(__file__).parent / "pictures"
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
     "--no-first-run"

@@ -8,9 +8,8 @@ import pytest
 from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from browsing import Server
+from browsing import PICTURES, Server
 from carrel.local import Local
-from conftest import PICTURES
 
 # Of parts of the framework that we cannot reach: none so far.
 EXCEPTIONS: set[str] = set()

@@ -79,10 +79,17 @@ class Meter:
         freezer = f"{version} freezer" if cgroups.can_freeze(self._group) else "stop signals"
         return ("metering", freezer, "rlimit")
 
-    def hurry(self, urgent: bool) -> None:
-        """From before the launcher is started until the command runs and that is written down, whoever starts it must
-        not be kept waiting: nobody looks before `start`, and while it holds the interpreter nobody does after it."""
-        _hurry(urgent)
+    @staticmethod
+    def hurry(urgent: bool) -> None:
+        """Let this thread run before all others, or as all others again; nothing without the right to it.
+
+        A busy machine makes a thread wait for a tenth of a second now and then, in which a run writes hundreds of
+        megabytes. Who starts a run is in a hurry as well, from before its launcher until the command runs and that is
+        written down: nobody looks before `start`, nor while another thread holds the interpreter. What such a thread
+        starts itself never is."""
+        policy = os.SCHED_RR | os.SCHED_RESET_ON_FORK if urgent else os.SCHED_OTHER
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, policy, os.sched_param(1 if urgent else 0))
 
     def follow(self, pid: int) -> None:
         """Whom to watch: the launcher and all that it starts."""
@@ -109,7 +116,7 @@ class Meter:
     def _watch(self) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, -15)  # this thread: a run with a hundred processes must not outrun it
-        _hurry(True)
+        self.hurry(True)
         try:
             pause = self._decide() if self._share(self._last) >= WARN_SHARE else 0.0
             while not self._is_over and not self._told.acquire(timeout=pause):
@@ -143,16 +150,22 @@ class Meter:
         with self._frozen() as stopped:
             if not stopped:
                 return self._end()
-            _hurry(False)  # it may take seconds, and only the run has to wait for it
+            self.hurry(False)  # it may take seconds, and only the run has to wait for it
             found = self._measure()
-            _hurry(True)
+            self.hurry(True)
             return self._judge(found)
 
-    def _rooms(self) -> tuple[float, float]:
-        """What is left until growth is refused, if all that was taken from the disk since was taken by the run."""
+    def _estimate(self) -> tuple[int, int]:
+        """The bytes and files that there are, if all that was taken from the disk since was taken by the run."""
         disk = os.statvfs(self._allowed.disk)
-        size = self._last.bytes + max(0, self._free - disk.f_bfree * disk.f_frsize)
-        files = self._last.inodes + max(0, self._free_files - disk.f_ffree)
+        return (
+            self._last.bytes + max(0, self._free - disk.f_bfree * disk.f_frsize),
+            self._last.inodes + max(0, self._free_files - disk.f_ffree),
+        )
+
+    def _rooms(self) -> tuple[float, float]:
+        """What is left until growth is refused, by the estimate."""
+        size, files = self._estimate()
         most, most_files = self._allowed.max_bytes, self._allowed.max_files
         return (
             float("inf") if most is None else most * FULL_SHARE - size,
@@ -164,22 +177,13 @@ class Meter:
         most, most_files = self._allowed.max_bytes or 0, self._allowed.max_files or 0
         return max(GRACE_BYTES, most * GRACE_SHARE), max(GRACE_FILES, most_files * GRACE_SHARE)
 
-    def _excess(self, found: Measured) -> float:
-        """How much is over the limits, in graces."""
+    def _excess(self, size: int, files: int) -> float:
+        """How much of this is over the limits, in graces."""
         most, most_files = self._allowed.max_bytes, self._allowed.max_files
         grace, grace_files = self._graces()
         return max(
-            0.0 if most is None else (found.bytes - most) / grace,
-            0.0 if most_files is None else (found.inodes - most_files) / grace_files,
-        )
-
-    def _over(self, rooms: tuple[float, float]) -> tuple[float, float]:
-        """How much may be over the limits, in graces, where this is left until growth is refused."""
-        most, most_files = self._allowed.max_bytes or 0, self._allowed.max_files or 0
-        grace, grace_files = self._graces()
-        return (
-            -(rooms[0] + most * (1 - FULL_SHARE)) / grace,
-            -(rooms[1] + most_files * (1 - FULL_SHARE)) / grace_files,
+            0.0 if most is None else (size - most) / grace,
+            0.0 if most_files is None else (files - most_files) / grace_files,
         )
 
     def _could_warn(self, byte_room: float, file_room: float) -> bool:
@@ -222,7 +226,7 @@ class Meter:
         elif not self._warned:
             self._warned = True
             self._report(b"warned", found)
-        if self._refusing and self._excess(found) > self._allowed_excess:
+        if self._refusing and self._excess(found.bytes, found.inodes) > self._allowed_excess:
             return self._end()
         if self._refusing and share < LIFT_SHARE:
             self._refusing = False
@@ -231,7 +235,7 @@ class Meter:
         elif not self._refusing and share >= FULL_SHARE:
             self._refusing = True
             # What was written between the look and the freezing is no growth against the refusal.
-            self._allowed_excess = max(0.0, self._excess(found)) + 1
+            self._allowed_excess = max(0.0, self._excess(found.bytes, found.inodes)) + 1
             self._set_file_limit(0)
             self._report(b"exceeded", found)
         return self._pause(0, 0) if self._refusing else self._pause(*self._rooms())
@@ -280,22 +284,21 @@ class Meter:
             cgroups.start_freezing(self._group)
         room = self._rooms()
         # It may have been over long before, and what was written until now was written while nobody looked.
-        most = max(0.0, self._excess(self._last), *self._over(room)) + 1
+        most = max(0.0, self._excess(*self._estimate())) + 1
         while True:
-            if by_group:
-                cgroups.start_freezing(self._group)
-                if cgroups.is_frozen(self._group):
-                    return True
-            elif self._stop_all():
+            if cgroups.is_frozen(self._group) if by_group else self._stop_all():
                 return True
             # What is in the kernel goes on there, for as long as a copy of a large file takes.
             if self._grew(room) or time.monotonic() > end:
-                if self._excess(self._measure()) > most:
+                found = self._measure()
+                if self._excess(found.bytes, found.inodes) > most:
                     return False
                 if time.monotonic() > end:
                     return True  # something hangs in the kernel, and does not grow
                 room = self._rooms()
             time.sleep(0.0003)
+            if by_group:
+                cgroups.start_freezing(self._group)
 
     def _grew(self, before: tuple[float, float]) -> bool:
         """Whether half of the grace may have been used since."""
@@ -306,16 +309,6 @@ class Meter:
         found = self._processes()
         process.send(found, _SIGSTOP)
         return all(_is_stopped(pid) for pid in self._processes() & found) and self._processes() <= found
-
-
-def _hurry(urgent: bool) -> None:
-    """Let this thread run before all others, or as all others again; nothing without the right to it.
-
-    A busy machine makes a thread wait for a tenth of a second now and then, in which a run writes hundreds of
-    megabytes. What it starts itself is never in a hurry."""
-    policy = os.SCHED_RR | os.SCHED_RESET_ON_FORK if urgent else os.SCHED_OTHER
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, policy, os.sched_param(1 if urgent else 0))
 
 
 def _is_stopped(pid: int) -> bool:

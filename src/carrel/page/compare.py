@@ -93,13 +93,12 @@ class _Compare:
         ids = [lane.workspace_id for lane in found.lanes]
         for gone in self.cards.keys() - ids:
             self.cards.pop(gone).box.delete()
-        before = list(self.cards)
         for lane in found.lanes:
             if lane.workspace_id not in self.cards:
                 with self.lanes:
                     self.cards[lane.workspace_id] = _Card(self, lane.workspace_id)
             self.cards[lane.workspace_id].show(lane, found)
-        if before != ids:
+        if list(self.cards) != ids:
             self.cards = {each: self.cards[each] for each in ids}
             for card in self.cards.values():
                 card.box.move(self.lanes)

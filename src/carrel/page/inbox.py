@@ -81,9 +81,8 @@ class _Inbox:
             if found is None:
                 return
             shown = list(found)[:_MOST_SHOWN]
-            new = [each for each in shown if each.id not in self.cards]
-            previews = [await attempt(self.verbs.preview, each.id) or "" for each in new]
-            self._draw(shown, dict(zip((each.id for each in new), previews, strict=True)))
+            new = [each.id for each in shown if each.id not in self.cards]
+            self._draw(shown, {id: await attempt(self.verbs.preview, id) or "" for id in new})
             self.nothing.set_visibility(not found)
             self.sum.set_text(f"{count(len(found), 'request')} open" if found else "")
             self.more.set_text(f"and {len(found) - len(shown)} more" if len(found) > len(shown) else "")

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
+from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
 from carrel.local import Local
+from carrel.model.workspace import Workspace
 
 MANY = int(os.environ.get("AW_PAGE_FILES", "5000"))  # 50,000 by hand
+
+
+def fill(desk: Workspace, folders: int, files: int, name: str) -> None:
+    """So many files in so many folders, named like this."""
+    for folder, number in itertools.product(range(folders), range(files)):
+        path = Path(desk.path, "work", name.format(folder=folder, number=number))
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
 
 
 def test_a_long_file_is_shown_to_its_end(page: Page, workspaces: Local) -> None:
@@ -26,11 +37,7 @@ def test_a_long_file_is_shown_to_its_end(page: Page, workspaces: Local) -> None:
 
 def test_a_large_tree_opens_as_one_looks(page: Page, workspaces: Local) -> None:
     desk = workspaces.create(id="tree/a")
-    for folder in range(MANY // 50):
-        os.makedirs(f"{desk.path}/work/d{folder:04}")
-        for number in range(50):
-            with open(f"{desk.path}/work/d{folder:04}/f{number:02}", "w") as file:
-                file.write("x")
+    fill(desk, MANY // 50, 50, "d{folder:04}/f{number:02}")
     page.get_by_role("link", name="tree/a").click()
     page.get_by_role("tab", name="Files").click()
     page.get_by_role("gridcell").get_by_text("d0001").click()
@@ -45,11 +52,7 @@ def test_a_large_tree_opens_as_one_looks(page: Page, workspaces: Local) -> None:
 def test_what_somebody_opens_stays_open_while_files_change(page: Page, workspaces: Local) -> None:
     """The tree is looked at again with every change, and that takes a moment in which somebody clicks."""
     desk = workspaces.create(id="tree/b")
-    for folder in range(6):
-        os.makedirs(f"{desk.path}/work/d{folder}")
-        for number in range(300):
-            with open(f"{desk.path}/work/d{folder}/of{folder}-{number}", "w") as file:
-                file.write("x")
+    fill(desk, 6, 300, "d{folder}/of{folder}-{number}")
     page.get_by_role("link", name="tree/b").click()
     page.get_by_role("tab", name="Files").click()
     tree = page.get_by_role("gridcell")

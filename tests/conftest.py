@@ -15,6 +15,7 @@ import pytest
 import carrel
 from carrel.local import Local
 from carrel.settings import Settings, load_settings
+from people import Person, a_person
 
 # Started in the background of a shell, a process and all that it starts ignore Ctrl-C: the tests that send it need it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -62,6 +63,13 @@ def home_path(tmp_path: Path) -> str:
 def workspaces(home_path: str, settings: Settings) -> Iterator[Local]:
     with carrel.open(home_path, settings=settings) as opened:
         yield opened
+
+
+@pytest.fixture(params=["ordinary", "root"])
+def person(request: pytest.FixtureRequest) -> Iterator[Person]:
+    """Somebody who uses the program as a process of its own: once an ordinary user, once root."""
+    with a_person(request.param) as somebody:
+        yield somebody
 
 
 @pytest.fixture(scope="session")

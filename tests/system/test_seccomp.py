@@ -92,6 +92,25 @@ def test_calls_with_arguments(arch: str) -> None:
         assert answer(arch, number, *arguments) == errno.EPERM
 
 
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
+def test_only_the_listed_requests_reach_a_driver_or_a_file_system(arch: str) -> None:
+    refused = {
+        "EXT4_IOC_MOVE_EXT": 0xC028660F, "XFS_IOC_SWAPEXT": 0xC0C0586D, "XFS_IOC_EXCHANGE_RANGE": 0x40285881,
+        "EXT4_IOC_SWAP_BOOT": 0x6611, "EXT4_IOC_MIGRATE": 0x6609, "FS_IOC_RESVSP": 0x40305828,
+        "FS_IOC_RESVSP64": 0x4030582A, "FS_IOC_ZERO_RANGE": 0x40305839, "FS_IOC_SETFLAGS": 0x40086602,
+        "FS_IOC_FSSETXATTR": 0x401C5820, "FS_IOC_ENABLE_VERITY": 0x40806685, "FIDEDUPERANGE": 0xC0189436,
+        "BTRFS_IOC_SNAP_CREATE_V2": 0x50009417, "BTRFS_IOC_DEFRAG": 0x50009402, "FITRIM": 0xC0185879,
+        "FS_IOC_SET_ENCRYPTION_POLICY": 0x800C6613, "TIOCVHANGUP": 0x5437, "NS_GET_USERNS": 0xB701,
+    }  # fmt: skip
+    call = seccomp._ARCHES[arch]["ioctl"]
+    for name, request in refused.items():
+        assert answer(arch, call, 0, request) == errno.ENOTTY, name
+        assert answer(arch, call, 0, request | 0xDEAD00000000) == errno.ENOTTY, name
+    for name, request in seccomp.IOCTLS.items():
+        assert answer(arch, call, 0, request) == ALLOW, name
+    assert len(set(seccomp.IOCTLS.values())) == len(seccomp.IOCTLS)
+
+
 def test_the_program_fits_the_kernel() -> None:
     for arch in ("x86_64", "aarch64"):
         assert len(seccomp.program(arch)) // 8 < 4096

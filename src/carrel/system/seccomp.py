@@ -6,6 +6,12 @@ exploits and no build needs (io_uring, bpf, userfaultfd, perf), what would open 
 is newer than this list. The answers are errors that programs already handle; only a foreign instruction set is killed,
 because its numbers mean other calls.
 
+`ioctl` is the exception, an allow list: its requests are as many as there are drivers and file systems, and some of
+them change a file's content without moving its ctime (EXT4_IOC_MOVE_EXT, the exchange calls of xfs), so that snapshot,
+diff and restore would miss it; others reserve space that the meter does not see (FS_IOC_RESVSP), move a file to another
+quota (FS_IOC_FSSETXATTR) or type into a terminal. A request that is not in the table answers ENOTTY, as a file does
+that does not know it.
+
 `clone3` hands its flags over by pointer, where a filter cannot look: it answers ENOSYS, and every C library then falls
 back to `clone`, whose flags are an argument.
 """
@@ -14,7 +20,7 @@ from __future__ import annotations
 
 import os
 import struct
-from errno import EAFNOSUPPORT, ENOSYS, EOPNOTSUPP, EPERM
+from errno import EAFNOSUPPORT, ENOSYS, ENOTTY, EOPNOTSUPP, EPERM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +44,36 @@ _LAST_KNOWN = 467  # open_tree_attr; what came later is unknown to this list
 # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK; of netlink only the routing family, which getaddrinfo asks
 _FAMILIES, _NETLINK, _NETLINK_ROUTE = (1, 2, 10, 16), 16, 0
 
-# TIOCSTI and TIOCLINUX type into a terminal, TIOCCONS takes the console over, TIOCSETD loads line disciplines
+# The requests that programs need; the numbers are the same on both machines. What is missing on purpose although some
+# program sends it: TIOCSTI, TIOCLINUX (type into a terminal), TIOCCONS (takes the console over), TIOCSETD (loads line
+# disciplines), FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR (flags and quotas of a file), FS_IOC_RESVSP (a fallocate that the
+# rule on fallocate does not see), FIDEDUPERANGE, and everything that belongs to one file system alone.
+IOCTLS = {
+    # terminals
+    "TCGETS": 0x5401, "TCSETS": 0x5402, "TCSETSW": 0x5403, "TCSETSF": 0x5404, "TCGETA": 0x5405, "TCSETA": 0x5406,
+    "TCSETAW": 0x5407, "TCSETAF": 0x5408, "TCSBRK": 0x5409, "TCXONC": 0x540A, "TCFLSH": 0x540B, "TIOCEXCL": 0x540C,
+    "TIOCNXCL": 0x540D, "TIOCSCTTY": 0x540E, "TIOCGPGRP": 0x540F, "TIOCSPGRP": 0x5410, "TIOCOUTQ": 0x5411,
+    "TIOCGWINSZ": 0x5413, "TIOCSWINSZ": 0x5414, "TIOCPKT": 0x5420, "TIOCNOTTY": 0x5422, "TIOCGETD": 0x5424,
+    "TCSBRKP": 0x5425, "TIOCSBRK": 0x5427, "TIOCCBRK": 0x5428, "TIOCGSID": 0x5429, "TCGETS2": 0x802C542A,
+    "TCSETS2": 0x402C542B, "TCSETSW2": 0x402C542C, "TCSETSF2": 0x402C542D, "TIOCGPTN": 0x80045430,
+    "TIOCSPTLCK": 0x40045431, "TIOCSIG": 0x40045436, "TIOCGPKT": 0x80045438, "TIOCGPTLCK": 0x80045439,
+    "TIOCGEXCL": 0x80045440, "TIOCGPTPEER": 0x5441,
+    # any descriptor
+    "FIONREAD": 0x541B, "FIONBIO": 0x5421, "FIONCLEX": 0x5450, "FIOCLEX": 0x5451, "FIOASYNC": 0x5452,
+    "FIOQSIZE": 0x5460,
+    # files: questions, and the two that share blocks and move ctime as a write does
+    "FIGETBSZ": 0x2, "FS_IOC_FIEMAP": 0xC020660B, "FS_IOC_GETFLAGS": 0x80086601, "FS_IOC_GETVERSION": 0x80087601,
+    "FS_IOC_FSGETXATTR": 0x801C581F, "FICLONE": 0x40049409, "FICLONERANGE": 0x4020940D,
+    # sockets: questions
+    "FIOSETOWN": 0x8901, "SIOCSPGRP": 0x8902, "FIOGETOWN": 0x8903, "SIOCGPGRP": 0x8904, "SIOCATMARK": 0x8905,
+    "SIOCGSTAMP": 0x8906, "SIOCGSTAMPNS": 0x8907, "SIOCGIFNAME": 0x8910, "SIOCGIFCONF": 0x8912,
+    "SIOCGIFFLAGS": 0x8913, "SIOCGIFADDR": 0x8915, "SIOCGIFDSTADDR": 0x8917, "SIOCGIFBRDADDR": 0x8919,
+    "SIOCGIFNETMASK": 0x891B, "SIOCGIFMETRIC": 0x891D, "SIOCGIFMTU": 0x8921, "SIOCGIFHWADDR": 0x8927,
+    "SIOCGIFINDEX": 0x8933, "SIOCGIFTXQLEN": 0x8942, "SIOCETHTOOL": 0x8946, "SIOCOUTQNSD": 0x894B,
+    "SIOCGIFMAP": 0x8970,
+    "RNDGETENTCNT": 0x80045200,
+}  # fmt: skip
+# TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD: the terminal knows them, so the honest answer is that they are not permitted
 _TERMINAL_REQUESTS = (0x5412, 0x541C, 0x541D, 0x5423)
 
 # numbers since 424 are the same on every machine
@@ -150,7 +185,7 @@ def _steps(arch: str, executable: bool, metered: bool) -> Iterator[bytes]:
     yield _for_call(table["clone"], [_argument(0), _step(_HAS_BITS, _NEW_NAMESPACES & ~0x80, 0, 1), _answer(EPERM)])
     yield _for_call(table["unshare"], [_argument(0), _step(_HAS_BITS, _NEW_NAMESPACES, 0, 1), _answer(EPERM)])
     requests = [part for request in _TERMINAL_REQUESTS for part in (_step(_EQUAL, request, 0, 1), _answer(EPERM))]
-    yield _for_call(table["ioctl"], [_argument(1), *requests])
+    yield _for_call(table["ioctl"], [_argument(1), *requests, *_unless_one_of(tuple(IOCTLS.values()), ENOTTY)])
     netlink = [_step(_EQUAL, _NETLINK, 0, 3), _argument(2), _step(_EQUAL, _NETLINK_ROUTE, 1, 0), _answer(EAFNOSUPPORT)]
     yield _for_call(table["socket"], [_argument(0), *_unless_one_of(_FAMILIES, EAFNOSUPPORT), *netlink])
     yield _for_call(table["socketpair"], [_argument(0), *_unless_one_of(_FAMILIES, EAFNOSUPPORT)])

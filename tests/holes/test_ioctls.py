@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from needs import need_program
 
+from needs import need_program
 from people import Person
 
 EXCHANGE = """

@@ -17,8 +17,11 @@ from carrel.errors import CarrelError
 from carrel.model.moment import seconds
 from carrel.model.run import ACTIVE
 from carrel.model.text import printable
+from carrel.server.journal import note
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from carrel.local import Local
     from carrel.model.event import Event
     from carrel.model.run import Run
@@ -29,6 +32,7 @@ Row = dict[str, Any]
 
 TICK_SECONDS = 0.25
 _REST_SECONDS = 1.0  # between two measurements of one workspace, and ten times what the last one took
+_RETRY_SECONDS = 5.0  # after a measurement that failed
 _SLICE_SECONDS = 0.1  # of each tick, for workspaces that were not measured yet
 MINUTES = 60  # that the charts look back
 _MOST_GONE = 10_000
@@ -132,8 +136,9 @@ class Board:
                 for event in self._workspaces.follow(after=head, until=self._stop.is_set):
                     head = event.position
                     self._note(event)
-            except CarrelError:
-                self._stop.wait(1)  # the log is busy or away for a moment: go on from where we were
+            except Exception as error:  # the log is busy or away for a moment: go on from where we were
+                note("board", error=error)
+                self._stop.wait(1)
 
     def _note(self, event: Event) -> None:
         self._count(event)
@@ -188,8 +193,19 @@ class Board:
             for workspace_id in dirty:
                 if self._stop.is_set():
                     return
-                self._renew(workspace_id)
-            self._look_at_runs()
+                if not self._survive(self._renew, workspace_id):
+                    with self._lock:
+                        self._dirty.add(workspace_id)
+            self._survive(self._look_at_runs)
+
+    def _survive(self, work: Callable[..., None], *words: str) -> bool:
+        """Do one piece of work of a thread; False if it failed, which is noted and does not end the thread."""
+        try:
+            work(*words)
+        except Exception as error:
+            note("board", error=error)
+            return False
+        return True
 
     def _renew(self, workspace_id: str) -> None:
         workspace = self._find(workspace_id)
@@ -244,13 +260,18 @@ class Board:
                 for workspace_id in due:
                     del self._due[workspace_id]
             for workspace_id in due:
-                self._measure_one(workspace_id)
+                self._measure_or_retry(workspace_id)
             until = time.monotonic() + _SLICE_SECONDS
             while self._unmeasured and time.monotonic() < until:
                 workspace_id = self._unmeasured.pop()
                 if workspace_id not in self._rested:
-                    self._measure_one(workspace_id)
+                    self._measure_or_retry(workspace_id)
             spent = time.monotonic() - now
+
+    def _measure_or_retry(self, workspace_id: str) -> None:
+        if not self._survive(self._measure_one, workspace_id):
+            with self._lock:
+                self._due.setdefault(workspace_id, time.monotonic() + _RETRY_SECONDS)
 
     def _measure_one(self, workspace_id: str) -> None:
         row = self.row_of(workspace_id)

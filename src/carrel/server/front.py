@@ -67,6 +67,9 @@ class Front:
             except CarrelError as error:
                 note("sweep", message=error.message)
                 pause = FIRST_SWEEP_SECONDS
+            except Exception as error:  # one sweep failed: the next one is still due
+                note("sweep", error=error)
+                pause = FIRST_SWEEP_SECONDS
 
     def join(self) -> None:
         """Return when no thread of ours reads the log any more, so that it can be closed."""

@@ -62,7 +62,7 @@ class Hub:
                 for event in self._front.workspaces.follow(after=position, until=is_over):
                     position = event.position
                     self._hand_over(event, frame(event))
-            except CarrelError as error:  # a database that went away comes back
+            except Exception as error:  # a database that went away comes back; every stream depends on this thread
                 note("events", error=error)
                 self._front.stopping.wait(1.0)
 
@@ -331,6 +331,8 @@ async def from_thread(
                 loop.call_soon_threadsafe(put, item)
         except CarrelError as error:
             note("watch", message=error.message)
+        except Exception as error:  # the listener is let go, rather than left waiting
+            note("watch", error=error)
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(put, end)
 

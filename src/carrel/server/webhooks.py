@@ -90,6 +90,9 @@ class _Teller(threading.Thread):
             except CarrelError as error:
                 note("webhook", name=self.hook_name, message=error.message)
                 self._over.wait(1.0)
+            except Exception as error:  # one round failed: the cursor says where to go on
+                note("webhook", name=self.hook_name, error=error)
+                self._over.wait(1.0)
 
     def _tell(self) -> None:
         verbs, name = self._front.workspaces, self.hook_name

@@ -34,6 +34,8 @@ _IDLE_SECONDS = 60.0
 _ANSWER_SECONDS = 60.0
 _SOCKET = "holder.sock"
 _PACKET = 65536
+_TIMEOUT = struct.pack("ll", int(_ANSWER_SECONDS), 0)  # struct timeval
+_BACKLOG = 1024  # how many may wait to be accepted; further ones wait in `connect`
 
 
 class Holder(Mounter):
@@ -99,7 +101,10 @@ class Holder(Mounter):
 
     def _connect(self) -> socket.socket | None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        connection.settimeout(_ANSWER_SECONDS)
+        # The kernel's own timeouts. With `settimeout` Python makes the socket non-blocking, and such a connect does not
+        # wait for room in a full backlog: it fails at once with EAGAIN.
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            connection.setsockopt(socket.SOL_SOCKET, option, _TIMEOUT)
         try:
             directory = os.open(self.carrel, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -111,6 +116,8 @@ class Holder(Mounter):
             connection.close()
             if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
                 return None
+            if error.errno == errno.EAGAIN:
+                raise _no_answer() from None
             raise
         return connection
 
@@ -126,13 +133,19 @@ class Holder(Mounter):
                     answer = os.fsdecode(connection.recv(_PACKET))
                 except ConnectionError:
                     continue  # it was about to end
+                except BlockingIOError:
+                    raise _no_answer() from None
             kind, _, rest = answer.partition("\0")
             if kind == "ok":
                 return rest
             if kind == "error":
                 number, _, text = rest.partition("\0")
                 raise OSError(int(number), text)
-        raise Unavailable("the process that holds rootless mounts does not answer", hint="aw doctor")
+        raise _no_answer()
+
+
+def _no_answer() -> Unavailable:
+    return Unavailable("the process that holds rootless mounts does not answer", hint="try again; aw doctor")
 
 
 def try_once(directory: str) -> None:
@@ -288,7 +301,7 @@ def _become_holder(carrel: str) -> _Server | None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         os.umask(0o077)
         listener.bind(_SOCKET)
-        listener.listen(64)
+        listener.listen(_BACKLOG)
         os.chdir("/")
         return _Server(carrel, listener)
     finally:

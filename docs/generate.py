@@ -56,6 +56,10 @@ def settings_page() -> str:
         MADE,
         "`defaults < /etc/aw/aw.yaml < $XDG_CONFIG_HOME/aw/aw.yaml < ./aw.yaml < AW_SECTION__KEY < flags`; each file",
         "may be TOML as well. `aw config show --origin` says where each value came from. An unknown key is an error.",
+        "",
+        "`./aw.yaml` may come with a repository that is not trusted. It may set these keys only, each only to a value",
+        "that is at least as strict as the owner's, and they hold for workspaces that are created from its directory:",
+        f"{', '.join(f'`{key}`' for key in settings.PROJECT)}. Anything else in it is an error that names the key.",
     ]
     comments = _comments(SOURCE / "settings.py")
     for name, cls in settings.SECTIONS.items():

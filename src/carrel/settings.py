@@ -2,24 +2,28 @@
 
     defaults < /etc/aw/aw.yaml < $XDG_CONFIG_HOME/aw/aw.yaml < ./aw.yaml < AW_SECTION__KEY < flags
 
-Each file may be YAML or TOML. `./aw.yaml` may come with a repository that is not trusted, and cannot weaken the
-sandbox or name other places to reach. Every value remembers where it came from. A key that nobody knows is an error
-that names it: a setting that is silently ignored is a promise that is silently broken. Nothing below a door reads the
-environment.
+Each file may be YAML or TOML. Every value remembers where it came from. A key that nobody knows is an error that names
+it: a setting that is silently ignored is a promise that is silently broken. Nothing below a door reads the environment.
+
+`./aw.yaml` may come with a repository that is not trusted, or be written by an agent. `PROJECT` is the complete list
+of keys that it may set, each only to a stricter value than the owner's, and what it sets holds only for workspaces that
+are created from its directory. Everything else in it is an error.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 
 from carrel.errors import InvalidConfig, from_os
 from carrel.model.agent import AGENTS, Agent
+from carrel.model.config import RUN_LIMITS
 from carrel.model.policy import OPERATIONS, OUTCOMES
 from carrel.model.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 
@@ -173,16 +177,36 @@ class Settings(Value):
     agents: dict[str, Agent] = AGENTS  # by name, for `aw run --agent NAME`
     webhooks: dict[str, Webhook] = {}  # by name, for `aw serve`
     origins: dict[str, str] = {}  # "section.key" -> where its value came from; what is missing is a default
+    owners: dict[str, Any] = {}  # keys of `sandbox` that ./aw.yaml made stricter -> the value that the owner set
 
     def origin(self, section: str, key: str) -> str:
         """Where the value of a key came from."""
         return self.origins.get(f"{section}.{key}", "default")
 
+    @property
+    def run_limits(self) -> dict[str, Any]:
+        """What ./aw.yaml asks for in `sandbox`: recorded in the workspaces that are created from its directory."""
+        return {key: getattr(self.sandbox, key) for key in self.owners}
+
+    def sandbox_for(self, run_limits: Mapping[str, Any]) -> Sandbox:
+        """The `sandbox` section for one workspace: the owner's values, and where it is stricter what was recorded when
+        the workspace was created."""
+        sandbox = self.sandbox.replace(**self.owners)
+        for key, value in run_limits.items():
+            if is_stricter(f"sandbox.{key}", value, getattr(sandbox, key)):
+                sandbox = sandbox.replace(**{key: value})
+        return sandbox
+
     def as_environment(self) -> dict[str, str]:
         """The variables that make another `aw` have these settings, wherever they came from."""
         found = {}
+        if self.owners:
+            import json
+
+            found[_RUN_LIMITS] = json.dumps(self.run_limits)
         for section in SECTIONS:
-            for key, value in getattr(self, section).as_dict().items():
+            values = getattr(self, section).as_dict()
+            for key, value in {**values, **(self.owners if section == "sandbox" else {})}.items():
                 text = ",".join(value) if isinstance(value, list) else "" if value is None else str(value)
                 found[f"AW_{section}__{key}".upper()] = text
         for name, agent in self.agents.items():
@@ -219,6 +243,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 _PATHS = ("storage.workspaces_path", "workspaces.archives_path")  # relative to the file that says them
 _FILE_NAMES = ("aw.yaml", "aw.toml")
+_MAX_BYTES = 1 << 20  # of a settings file
 
 
 def load_settings(
@@ -232,89 +257,101 @@ def load_settings(
     config_home = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME") or "/", ".config")
     values: dict[str, dict[str, Any]] = {}
     origins: dict[str, str] = {}
-    for place in (system_directory, os.path.join(config_home, "aw"), directory):
+    for place in (system_directory, os.path.join(config_home, "aw")):
         path = _find_file(place)
         if path:
-            layer = _from_file(path)
-            if place == directory:
-                _refuse_weaker(layer, path, values)
-                _refuse_looser(layer, path, values.get("policy", {}))
-            _merge(values, origins, layer, path, os.path.dirname(path))
+            _merge(values, origins, _from_file(path), path, os.path.dirname(path))
+    project = _find_file(directory)
+    asked = _merge_project(values, origins, _from_file(project), project) if project else {}
     _merge(values, origins, _from_environment(environ), "", directory)
     _merge(values, origins, _from_flags(flags or {}), "flag", directory)
+    owners = {key: value for key, value in asked.items() if origins[f"sandbox.{key}"] == project}
     sections: dict[str, Any] = {name: cls(**values.get(name, {})) for name, cls in SECTIONS.items()}
+    if environ.get(_RUN_LIMITS):
+        import json
+
+        given = json.loads(environ[_RUN_LIMITS])
+        owners = {key: getattr(sections["sandbox"], key) for key in given}
+        sections["sandbox"] = sections["sandbox"].replace(**given)
     agents, webhooks = {**AGENTS, **values.get("agents", {})}, values.get("webhooks", {})
-    return Settings(**sections, agents=agents, webhooks=webhooks, origins=origins)
+    return Settings(**sections, agents=agents, webhooks=webhooks, origins=origins, owners=owners)
 
 
-# What a file in the current directory may not say: it may have come with somebody else's repository, and would let
-# that repository open the sandbox that is to confine it.
-_OWNERS_ONLY = {
-    "sandbox.default": ("auto", "bubblewrap", "vm", "vm/kvm", "vm/tcg"),
-    "sandbox.network": ("none",),
-    "sandbox.read_only": (),
-    "sandbox.read_write": (),
-    "sandbox.tools": (),
-    "sandbox.uid": (),
-    "sandbox.secrets": (),
-    "sandbox.vm_emulation": (),
-    "sandbox.vm_packages": (),
-    "store.url": (),
-    "git.private_hosts": (),
-    "git.allow_ssh": (),
-    # else a project could have the owner's other workspaces thrown away
-    "storage.max_cache_gb": (),
-    "storage.quota": ("auto", "image"),
-    **{f"workspaces.{key}": () for key in Workspaces.__types__ if not key.startswith("default_")},
-    "git.lfs_hosts": (),
-    "git.lfs_max_mb": (),
-    **{f"archives.{key}": () for key in Archives.__types__},
-    **{f"server.{key}": () for key in Server.__types__ if key != "port"},
+# -- what a project may set --------------------------------------------------------------------------------------------
+
+
+def _is_less(value: Any, owners: Any) -> bool:
+    """A limit may be lowered; null is no limit. 0 is refused, because a run would take it for no limit."""
+    return isinstance(value, int | float) and value > 0 and (owners is None or value < owners)
+
+
+def _never(value: Any, owners: Any) -> bool:
+    return False
+
+
+def _ordered(**ranks: int) -> Callable[[Any, Any], bool]:
+    """One of these words; another one with the same number is as strict."""
+    return lambda value, owners: value in ranks and ranks[value] >= ranks.get(owners, 0)
+
+
+# Each key with its comparison: whether a value is at least as strict as the owner's. A key that is missing here may
+# not be set by a project at all, which is also what happens to every key that is added later.
+PROJECT: dict[str, Callable[[Any, Any], bool]] = {
+    "storage.quota": _ordered(metering=0, auto=1, image=2),
+    "git.submodules": lambda value, _: value is False,
+    "git.lfs": lambda value, _: value is False,
+    "git.lfs_max_mb": _is_less,
+    **{f"workspaces.{key}": _is_less for key in Workspaces.__types__ if key.startswith("default_")},
+    "sandbox.default": _ordered(auto=1, bubblewrap=1, vm=2, **{"vm/kvm": 2}),
+    "sandbox.network": lambda value, _: value == "none",
+    **{f"sandbox.{key}": _is_less for key in RUN_LIMITS if key not in ("default", "network")},
+    **{f"policy.{key}": _ordered(**{word: rank for rank, word in enumerate(OUTCOMES)}) for key in OPERATIONS},
+    "policy.approval_timeout_seconds": _is_less,
 }
-# What it may say only if it asks for less than the owner allows; null is no limit.
-_ONLY_LESS = tuple(f"workspaces.{key}" for key in Workspaces.__types__ if key.startswith("default_"))
+_RUN_LIMITS = "AW_RUN_LIMITS"  # hands `Settings.run_limits` on to a process of our own
 
 
-def _refuse_weaker(layer: dict[str, Any], path: str, owners: dict[str, dict[str, Any]]) -> None:
+def is_stricter(name: str, value: Any, owners: Any) -> bool:
+    """Whether a project may set a key to this value where the owner has that one."""
+    return PROJECT.get(name, _never)(value, owners)
+
+
+def _merge_project(
+    values: dict[str, dict[str, Any]], origins: dict[str, str], layer: dict[str, dict[str, Any]], path: str
+) -> dict[str, Any]:
+    """Add the values of ./aw.yaml, or refuse the file; return the owner's values of `sandbox` that it replaced."""
+    replaced: dict[str, Any] = {}
     for section, keys in layer.items():
-        for key, value in keys.items():
+        for key, given in keys.items():
             name = f"{section}.{key}"
+            if section in TABLES:
+                raise _refused(name, path, "a project cannot add or change one")
             known = SECTIONS.get(section)
-            is_default = known is not None and key in known.__defaults__ and value == known.__defaults__[key]
-            if is_default and name not in _ONLY_LESS:  # of these the owner may have asked for less than the default
+            if known is None or key not in known.__types__:
+                raise _unknown(section, key, path)
+            value = _convert(name, known.__types__[key], given, path)
+            owners = values.get(section, {}).get(key, known.__defaults__[key])
+            if value == owners:  # says what holds anyway
                 continue
-            allowed = owners.get(section, {}).get(key, known.__defaults__.get(key) if known else None)
-            if (
-                section in TABLES
-                or (name in _OWNERS_ONLY and value not in _OWNERS_ONLY[name])
-                or (name in _ONLY_LESS and _is_more(value, allowed))
-            ):
-                raise InvalidConfig(
-                    f"{path} may not set {name} to {value!r}: a project does not open its own sandbox",
-                    hint=f"say it in ~/.config/aw/aw.yaml, as {f'AW_{section}__{key}'.upper()}, or with a flag",
-                    details={"key": name, "origin": path},
-                )
+            shown = f"{value!r:.60}"
+            if name not in PROJECT:
+                raise _refused(name, path, f"only the owner may set it (to {shown})")
+            if not is_stricter(name, value, owners):
+                raise _refused(name, path, f"{shown} is looser than {owners!r:.60}, which the owner has set")
+            values.setdefault(section, {})[key] = value
+            origins[name] = path
+            if section == "sandbox":
+                replaced[key] = owners
+    return replaced
 
 
-def _is_more(value: Any, allowed: int | None) -> bool:
-    """Whether a limit is wider than the one that stands."""
-    return allowed is not None and (not isinstance(value, int) or value > allowed)
-
-
-def _refuse_looser(layer: dict[str, Any], path: str, said: dict[str, Any]) -> None:
-    """A project may ask for more care with its own files than its owner does, and never for less."""
-    for key, value in layer.get("policy", {}).items():
-        now: Any = said.get(key, Policy.__defaults__.get(key))
-        if key in OPERATIONS:
-            looser = value in OUTCOMES and OUTCOMES.index(value) < OUTCOMES.index(now)
-        else:  # a longer time to answer
-            looser = isinstance(value, int | float) and now is not None and value > now
-        if looser:
-            raise InvalidConfig(
-                f"{path} may not set policy.{key} to {value!r}, which is looser than {now!r}",
-                hint=f"say it in ~/.config/aw/aw.yaml, as {f'AW_POLICY__{key}'.upper()}, or with a flag",
-                details={"key": f"policy.{key}", "origin": path},
-            )
+def _refused(name: str, path: str, reason: str) -> InvalidConfig:
+    section, _, key = name.partition(".")
+    return InvalidConfig(
+        f"{path} may not set {name}: {reason}; a project can only make its own workspaces stricter",
+        hint=f"remove it there, and set it in ~/.config/aw/aw.yaml, as {f'AW_{section}__{key}'.upper()}, or by a flag",
+        details={"key": name, "origin": path},
+    )
 
 
 def _find_file(place: str) -> str | None:
@@ -326,12 +363,17 @@ def _find_file(place: str) -> str | None:
 
 def _from_file(path: str) -> dict[str, Any]:
     try:
-        with open(path, "rb") as file:
-            text = file.read()
+        # A pipe may have taken the file's place since it was found: opening that without a writer would wait for ever.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            text = file.read(_MAX_BYTES + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b"\0"
     except OSError as error:
         raise from_os(error, f"settings file {path}") from error
     try:
+        if len(text) > _MAX_BYTES:
+            raise ValueError(f"it is longer than {_MAX_BYTES} bytes")
         found = _parse(path, text)
+    except RecursionError:
+        raise InvalidConfig(f"settings file {path} cannot be read: it is nested too deeply") from None
     except ValueError as error:
         raise InvalidConfig(f"settings file {path} cannot be read: {error}", hint="it has to be YAML or TOML") from None
     if not isinstance(found, dict) or not all(isinstance(section, dict) for section in found.values()):

@@ -40,17 +40,18 @@ def load(places: dict[str, Path]) -> Callable[..., Settings]:
 def test_later_places_win_and_each_value_knows_its_origin(
     places: dict[str, Path], load: Callable[..., Settings]
 ) -> None:
-    assert load().server.port == 8757
-    assert load().origin("server", "port") == "default"
-    for number, (name, path) in enumerate(places.items(), 1):
-        (path / "aw.yaml").write_text(f"server: {{port: {number}}}\n")
-        assert load().server.port == number, name
-        assert load().origin("server", "port") == str(path / "aw.yaml")
-    assert load({"AW_SERVER__PORT": "4"}).server.port == 4
-    assert load({"AW_SERVER__PORT": "4"}).origin("server", "port") == "AW_SERVER__PORT"
-    both = load({"AW_SERVER__PORT": "4"}, {"server.port": 5})
-    assert (both.server.port, both.origin("server", "port")) == (5, "flag")
-    assert both.server.host == "127.0.0.1"
+    assert load().sandbox.memory_mb == 4096
+    assert load().origin("sandbox", "memory_mb") == "default"
+    for number, (name, path) in zip((7000, 6000, 50), places.items(), strict=True):  # a project can only lower it
+        (path / "aw.yaml").write_text(f"sandbox: {{memory_mb: {number}}}\n")
+        assert load().sandbox.memory_mb == number, name
+        assert load().origin("sandbox", "memory_mb") == str(path / "aw.yaml")
+    variable = {"AW_SANDBOX__MEMORY_MB": "4000"}
+    assert load(variable).sandbox.memory_mb == 4000
+    assert load(variable).origin("sandbox", "memory_mb") == "AW_SANDBOX__MEMORY_MB"
+    both = load(variable, {"sandbox.memory_mb": 5})
+    assert (both.sandbox.memory_mb, both.origin("sandbox", "memory_mb")) == (5, "flag")
+    assert both.sandbox.processes == 1024
 
 
 def test_places_are_merged_key_by_key(places: dict[str, Path], load: Callable[..., Settings]) -> None:
@@ -62,11 +63,11 @@ def test_places_are_merged_key_by_key(places: dict[str, Path], load: Callable[..
 
 
 def test_yaml_and_toml_say_the_same(places: dict[str, Path], load: Callable[..., Settings]) -> None:
-    yaml = places["project"] / "aw.yaml"
+    yaml = places["user"] / "aw.yaml"
     yaml.write_text("storage: {min_free_mb: 3}\nsandbox: {default: bubblewrap}\nfiles: {old_mounts: [/a/, /b/]}\n")
     from_yaml = load()
     yaml.unlink()
-    (places["project"] / "aw.toml").write_text(
+    (places["user"] / "aw.toml").write_text(
         '[storage]\nmin_free_mb = 3\n[sandbox]\ndefault = "bubblewrap"\n[files]\nold_mounts = ["/a/", "/b/"]\n'
     )
     from_toml = load()
@@ -182,10 +183,10 @@ def test_config_show_lists_every_setting(aw: Aw) -> None:
 
 
 def test_config_show_says_where_each_value_came_from(aw: Aw, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("aw.yaml").write_text("server: {port: 1}\n")
+    Path("aw.yaml").write_text("sandbox: {memory_mb: 1}\n")
     monkeypatch.setenv("AW_GIT__SHALLOW", "false")
     shown = aw.ok("config", "show", "--origin")
-    assert shown["server"]["port"] == {"value": 1, "origin": os.path.abspath("aw.yaml")}
+    assert shown["sandbox"]["memory_mb"] == {"value": 1, "origin": os.path.abspath("aw.yaml")}
     assert shown["git"]["shallow"] == {"value": False, "origin": "AW_GIT__SHALLOW"}
     assert shown["store"]["url"] == {"value": None, "origin": "default"}
     assert "# AW_GIT__SHALLOW" in aw("config", "show", "--origin").out
@@ -204,7 +205,8 @@ def test_a_wrong_setting_stops_every_command_before_anything_is_made(aw: Aw, mon
 
 
 def test_settings_reach_the_verbs(aw: Aw, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    Path("aw.yaml").write_text("workspaces: {default_max_size_mb: 7}\nstorage: {workspaces_path: desks}\n")
+    Path("aw.yaml").write_text("workspaces: {default_max_size_mb: 7}\n")
+    monkeypatch.setenv("AW_STORAGE__WORKSPACES_PATH", "desks")
     made = aw.ok("create", "t/a")
     assert made["path"] == os.path.abspath("desks/t/a")
     assert made["config"]["max_size_mb"] == 7
@@ -235,7 +237,7 @@ def test_a_project_cannot_open_its_own_sandbox(text: str, key: str, tmp_path: Pa
     config.mkdir(parents=True)
     (project / "aw.yaml").write_text(text)
     environ = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
-    with pytest.raises(InvalidConfig, match="does not open its own sandbox") as refused:
+    with pytest.raises(InvalidConfig, match="can only make its own workspaces stricter") as refused:
         load_settings(environ, str(project), system_directory=str(tmp_path / "no"))
     assert refused.value.details["key"] == key
     os.rename(project / "aw.yaml", config / "aw.yaml")

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+# keys of the settings' section `sandbox` that a workspace may have stricter values of
+RUN_LIMITS = ("default", "network", "timeout_seconds", "memory_mb", "processes", "file_mb", "output_mb")
 MAX_BYTES = 1024 * 1024  # the configuration is kept in the log, which is no place for files
 
 
@@ -39,6 +41,7 @@ class Config(Value):
     max_file_mb: int | None = None  # of each file
     allowed_operations: list[str] | None = None
     policy: str | dict[str, object] | None = None  # a preset, or what differs from one; see model/policy.py
+    run_limits: dict[str, object] = {}  # stricter than the settings' `sandbox`, for runs that name no limit themselves
     git_config: GitIdentity | None = None
     claude_md: str | None = None
     agents_md: str | None = None
@@ -55,7 +58,7 @@ class Config(Value):
         return {key: value for key, value in self.as_dict().items() if value not in (None, {}, [])}
 
 
-def parse_config(given: Mapping[str, Any], *, defaults: Mapping[str, int | None] | None = None) -> Config:
+def parse_config(given: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None) -> Config:
     """Check every key and value, and say which one is wrong; `defaults` stand where nothing was said."""
     if not isinstance(given, dict):
         raise InvalidConfig("the configuration is not a JSON object", hint="as in --config '{\"max_size_mb\": 500}'")
@@ -117,6 +120,20 @@ def _policy(key: str, value: Any) -> str | dict[str, object]:
     return value  # type: ignore[no-any-return]
 
 
+def _run_limits(key: str, value: Any) -> dict[str, object]:
+    for name, limit in _object(key, value).items():
+        if name not in RUN_LIMITS:
+            raise InvalidConfig(f"unknown key {key}.{name} in the configuration", details={"key": f"{key}.{name}"})
+        if name in ("default", "network"):
+            _text(f"{key}.{name}", limit)
+        elif name == "timeout_seconds":
+            if not isinstance(limit, int | float) or isinstance(limit, bool) or not limit > 0:
+                raise _wrong(f"{key}.{name}", limit, "a number above 0")
+        else:
+            _size(f"{key}.{name}", limit)
+    return value  # type: ignore[no-any-return]
+
+
 def _git(key: str, value: Any) -> GitIdentity | None:
     if isinstance(value, bool):
         return GitIdentity(enabled=value)
@@ -175,6 +192,7 @@ _CHECKS: dict[str, Any] = {
     "max_file_mb": _size,
     "allowed_operations": _operations,
     "policy": _policy,
+    "run_limits": _run_limits,
     "git_config": _git,
     "claude_md": _text,
     "agents_md": _text,

@@ -99,7 +99,7 @@ def check_maker(home: Home, source: Source, config: Mapping[str, Any]) -> None:
             refuse_agents(home, f"{key} in the configuration")
     for key, most in default_limits(home).items():
         wanted = config.get(key)
-        if most is not None and isinstance(wanted, int) and wanted > most:
+        if isinstance(most, int) and isinstance(wanted, int) and wanted > most:
             refuse_agents(home, f"{key} in the configuration above {most}")
 
 
@@ -111,13 +111,14 @@ def policy_of(home: Home, config: Config, inherited: Policy | None = None) -> Po
     return narrowed(stated, config.allowed_operations)
 
 
-def default_limits(home: Home) -> dict[str, int | None]:
+def default_limits(home: Home) -> dict[str, Any]:
     """The limits of a workspace whose configuration names none."""
     wanted = home.settings.workspaces
     return {
         "max_size_mb": wanted.default_max_size_mb,
         "max_files": wanted.default_max_files,
         "max_file_mb": wanted.default_max_file_mb,
+        "run_limits": home.settings.run_limits,
     }
 
 

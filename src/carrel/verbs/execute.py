@@ -19,10 +19,12 @@ from carrel.verbs.permit import is_agent, refuse_agents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from typing import Any
 
     from carrel.home import Home
     from carrel.model.workspace import Workspace
+    from carrel.settings import Sandbox
     from carrel.verbs.permit import Gate
     from carrel.verbs.run import RunSpec
 
@@ -30,7 +32,12 @@ _LIMITS = ("timeout_seconds", "memory_mb", "processes", "file_mb", "output_mb")
 _MAX_FILES = 64  # words of a command that are looked at
 
 
-def refuse_reaching_out(home: Home, spec: RunSpec) -> RunSpec:
+def sandbox_of(home: Home, config: Mapping[str, Any]) -> Sandbox:
+    """The settings' section `sandbox`, with what the workspace of this configuration has stricter."""
+    return home.settings.sandbox_for(config.get("run_limits") or {})
+
+
+def refuse_reaching_out(home: Home, spec: RunSpec, sandbox: Sandbox) -> RunSpec:
     """Refuse what an agent may not ask for: the host's files, no sandbox, somebody's agent; limits only get lower."""
     if not is_agent(home):
         return spec
@@ -40,7 +47,6 @@ def refuse_reaching_out(home: Home, spec: RunSpec) -> RunSpec:
         refuse_agents(home, "to show a run other directories of the host")
     if spec.agent is not None:
         refuse_agents(home, "to start an agent of the settings")
-    sandbox = home.settings.sandbox
     lower = {}
     for name in _LIMITS:
         wanted, most = getattr(spec, name), getattr(sandbox, name)
@@ -53,7 +59,7 @@ def permit_run(home: Home, gate: Gate, workspace: Workspace, spec: RunSpec) -> R
     """The spec of a command that may be run, with what the policy says about executing; steps back to ask else."""
     if gate.judges:
         decision = gate.decide(workspace, "execute")
-        if spec.network not in (None, "none", home.settings.sandbox.network):
+        if spec.network not in (None, "none", sandbox_of(home, workspace.config).network):
             decision = strictest([decision, gate.decide(workspace, "network")])
         files = list(_files_of(home, workspace, spec))
         request = Request(

@@ -52,13 +52,14 @@ def run_kept(
     Output is in the result, up to the limit, or goes to `write` as it comes, all of it. Commands wait for each other.
     Raises WorkspaceBusy if a run is active there; a command that cannot be started ends with 125.
     """
-    if spec.sandbox == "none" or (spec.sandbox == "auto" and home.settings.sandbox.default == "none"):
-        # the box kills all that it can reach between two commands, which without a wall is everything
-        raise Invalid("a box cannot be kept without a sandbox", hint="leave out --sandbox none, or --keep")
     if spec.tty or spec.concurrent:
         raise Invalid("a box has no terminal, and shares its workspace with nobody", hint="run without --keep")
-    spec = running.checked(home, spec)
-    workspace = materialise(home, show.get(home, workspace_id))
+    workspace = show.get(home, workspace_id)
+    spec = running.checked(home, spec, workspace.config)
+    if spec.sandbox == "none":
+        # the box kills all that it can reach between two commands, which without a wall is everything
+        raise Invalid("a box cannot be kept without a sandbox", hint="leave out --sandbox none, or --keep")
+    workspace = materialise(home, workspace)
     spec = judged(home, lambda gate: permit_run(home, gate, show.by_uid(home, workspace.uid), spec))
     running.make_ready(home, spec.sandbox, progress)
     with home.hold(_lock(workspace.uid), wait_seconds=QUEUE_SECONDS):

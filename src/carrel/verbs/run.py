@@ -12,6 +12,7 @@ import json
 import os
 import time
 from contextlib import suppress
+from types import MappingProxyType
 
 from carrel import sandboxes
 from carrel.errors import (
@@ -44,7 +45,7 @@ from carrel.system.stack import has_space, space_of
 from carrel.verbs import show
 from carrel.verbs.create import materialise, write_run
 from carrel.verbs.destroy import attach, refresh
-from carrel.verbs.execute import permit_run, refuse_reaching_out
+from carrel.verbs.execute import permit_run, refuse_reaching_out, sandbox_of
 from carrel.verbs.permit import judged
 from carrel.verbs.quota import exclusive, forget_count, layers_of, run_allowance
 from carrel.verbs.reach import reach_of
@@ -108,7 +109,7 @@ def run(
     Raises WorkspaceBusy if another run is active there and this one may not share.
     """
     workspace = show.get(home, workspace_id)
-    spec = checked(home, spec, prompt=workspace.config.get("prompt"))
+    spec = checked(home, spec, workspace.config)
     workspace = materialise(home, workspace)
 
     def act(gate: Gate) -> Run:
@@ -166,8 +167,8 @@ def start(home: Home, workspace: Workspace, spec: RunSpec, runner: Runner | None
 
 def record_clone_failure(home: Home, workspace_id: str, spec: RunSpec, error: CarrelError) -> Run:
     """Give a run that was asked for together with its workspace its end, because the workspace could not be filled."""
-    spec = checked(home, spec)
     workspace = show.get(home, workspace_id)
+    spec = checked(home, spec, workspace.config)
     run_id = f"run-{home.new_id()}"
     with home.hold(workspace.id):
         names = {**workspace.names(), "run_id": run_id}
@@ -202,10 +203,11 @@ def _with_agent(home: Home, spec: RunSpec, told: object) -> RunSpec:
     )
 
 
-def checked(home: Home, spec: RunSpec, *, prompt: object = None) -> RunSpec:
-    """The spec with its agent and the settings filled in, or what is wrong with it."""
-    spec = refuse_reaching_out(home, spec)
-    spec = _with_agent(home, spec, prompt)
+def checked(home: Home, spec: RunSpec, config: Mapping[str, Any] = MappingProxyType({})) -> RunSpec:
+    """The spec with its agent, the settings and the workspace's configuration filled in, or what is wrong with it."""
+    sandbox = sandbox_of(home, config)
+    spec = refuse_reaching_out(home, spec, sandbox)
+    spec = _with_agent(home, spec, config.get("prompt"))
     if not spec.command or not all(isinstance(word, str) and word and "\0" not in word for word in spec.command[:1]):
         raise Invalid("there is no command to run", hint="aw run ID -- COMMAND ARGUMENTS")
     if any("\0" in word for word in spec.command):
@@ -217,11 +219,10 @@ def checked(home: Home, spec: RunSpec, *, prompt: object = None) -> RunSpec:
         )
     if spec.timeout_seconds is not None and spec.timeout_seconds <= 0:
         raise Invalid(f"a time-out of {spec.timeout_seconds} seconds leaves no time", hint="give more than 0")
-    network = spec.network or home.settings.sandbox.network
+    network = spec.network or sandbox.network
     _rules(network)
     if spec.sandbox != "auto":
         sandboxes.driver(spec.sandbox)  # is there one of this name?
-    sandbox = home.settings.sandbox
     return spec.replace(
         network=network,
         sandbox=spec.sandbox if spec.sandbox != "auto" else sandbox.default,

@@ -120,9 +120,15 @@ def test_branch_names_that_git_takes(name: str) -> None:
         "a\n",
         "a b",
         "x" * 300,
+        "HEAD",
+        "a\0b",
+        "main\u202egnp",
+        "a\u2066b",
+        "a\x9bb",
+        "a\ud800b",
     ],
 )
-def test_branch_names_that_git_refuses(name: str) -> None:
+def test_branch_names_that_git_or_a_terminal_takes_for_something_else(name: str) -> None:
     with pytest.raises(InvalidSource):
         branch_name(name)
 

@@ -25,6 +25,9 @@ ON_DISK = ("worktree", "folder", "overlay", "archive")
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _SIMPLE = _LETTERS | frozenset("0123456789._-")
 _HEX = frozenset("0123456789abcdef")
+_MAX_REF_BYTES = 250  # a file system has 255 for one component, and git wants some for `.lock`
+_SHOWN = 100
+BRANCH_HINT = "letters, digits, - and _, parts divided by /; git check-ref-format --branch NAME tells"
 
 
 class Source(Value):
@@ -154,19 +157,33 @@ def is_plain_name(name: str) -> bool:
 
 def branch_name(name: str) -> str:
     """A name that git takes for a branch and no program for an option."""
-    parts = name.split("/")
-    if (
-        len(name.encode(errors="surrogateescape")) > 240
-        or name.startswith("-")
-        or name.endswith(".")
-        or name == "@"
-        or ".." in name
-        or "@{" in name
-        or any(char <= " " or char in "\x7f~^:?*[\\" for char in name)
-        or any(not part or part.startswith(".") or part.endswith(".lock") for part in parts)
-    ):
-        raise InvalidSource(f"{name!r} is no branch name")
+    if not is_branch_name(name):
+        raise InvalidSource(f"{name[:_SHOWN]!r} is no branch name", hint=BRANCH_HINT)
     return name
+
+
+def is_branch_name(name: str) -> bool:
+    """Whether this may be the name of a branch: `is_ref_name`, and neither an option nor another word for HEAD."""
+    return not name.startswith("-") and name not in ("@", "HEAD") and is_ref_name(f"refs/heads/{name}")
+
+
+def is_ref_name(name: str) -> bool:
+    """Whether this is the full name of a ref by the rules of `git check-ref-format`, and safe to show.
+
+    A ref is a file below the git directory, so this is asked before anything is opened. What a terminal obeys or hides
+    (control characters, bidirectional overrides, half characters) is refused too, and a name that is too long.
+    """
+    parts = name.split("/")
+    return (
+        name.startswith("refs/")
+        and name.isprintable()
+        and len(name.encode()) <= _MAX_REF_BYTES
+        and ".." not in name
+        and "@{" not in name
+        and not name.endswith(".")
+        and not any(char in " ~^:?*[\\" for char in name)
+        and all(part and not part.startswith(".") and not part.endswith(".lock") for part in parts)
+    )
 
 
 def is_commit(text: str) -> bool:

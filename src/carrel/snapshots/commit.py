@@ -12,6 +12,7 @@ import re
 
 from carrel.errors import Invalid, OriginMoved, Refused
 from carrel.model.change import Commit
+from carrel.model.source import BRANCH_HINT, is_branch_name
 from carrel.snapshots.diff import is_in_git
 from carrel.snapshots.entries import CHUNK, DIR, FILE, LEFT_OUT, LINK, NO_DIGEST, Entry
 from carrel.snapshots.patch import git_mode, quote
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 
 _ID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-_BRANCH = re.compile(
-    r"(?!.*(//|\.\.|@\{|/\.|\.lock(/|$)))[^\x00-\x20\x7f~^:?*\[\\./-][^\x00-\x20\x7f~^:?*\[\\]*(?<![/.])"
-)
 
 
 class GitCommitTree:
@@ -42,7 +40,7 @@ class GitCommitTree:
 
     def __init__(self, git: Git, git_dir: str, commit: str) -> None:
         if not _ID.fullmatch(commit):
-            raise Invalid(f"{commit!r} is not a full commit id", hint="git rev-parse NAME gives it")
+            raise Invalid("the commit to apply to is not a full commit id", hint="git rev-parse NAME gives it")
         self._git = git
         self._git_dir = git_dir
         self.commit = commit
@@ -150,8 +148,8 @@ def make_commit(
     `author` is `Name <mail>`, `when` seconds since the epoch. Raises Refused for a branch that is checked out
     somewhere, OriginMoved for one that has other commits or for clashes that are not marked; then nothing is changed.
     """
-    if not _BRANCH.fullmatch(branch) or branch == "HEAD":
-        raise Invalid(f"{branch!r} is not a branch name", hint="letters, digits, - and _, parts divided by /")
+    if not is_branch_name(branch):
+        raise Invalid(f"{branch!r} is not a branch name", hint=BRANCH_HINT)
     if not _ID.fullmatch(parent):
         raise Invalid(f"{parent!r} is not a full commit id", hint="git rev-parse NAME gives it")
     clashes = [clash.path for clash in plan.clashes if not clash.marked]

@@ -12,8 +12,10 @@ from __future__ import annotations
 import os
 import stat
 
-from carrel.errors import CloneFailed, FilesystemError
+from carrel.errors import CloneFailed, FilesystemError, NotAFile
+from carrel.model.source import is_commit, is_ref_name
 from carrel.model.value import Value
+from carrel.system import foreign
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -386,6 +388,9 @@ def identity_config(identity: tuple[str, str] | None) -> str:
 
 
 _PIECE = 1 << 16
+PACKED_BYTES = 64 << 20
+_REF_BYTES = 4096
+_MAX_SYMREFS = 5  # as git counts
 
 # -- looking at a repository of the user's -----------------------------------------------------------------------------
 
@@ -455,25 +460,39 @@ def read_small(path: str, max_bytes: int = 1 << 20) -> bytes | None:
 
 
 def head_of(repository: Repository) -> tuple[str | None, str | None]:
-    """Branch and commit that HEAD stands for; either may be missing (detached, or not born yet)."""
-    text = (read_small(f"{repository.git_dir}/HEAD") or b"").decode(errors="replace").strip()
+    """Branch and commit that HEAD stands for; either may be missing (detached, not born yet, or no ref at all)."""
+    text = (foreign.read_small(repository.git_dir, "HEAD") or b"").decode(errors="replace").strip()
     if not text.startswith("ref:"):
-        return None, text or None
+        return None, text if is_commit(text) else None
     name = text[4:].strip()
-    branch = name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else None
+    branch = name.removeprefix("refs/heads/") if name.startswith("refs/heads/") and is_ref_name(name) else None
     return branch, find_ref(repository.common, name)
 
 
 def find_ref(common: str, name: str) -> str | None:
-    """What a ref says, loose or packed."""
-    loose = read_small(f"{common}/{name}")
-    if loose:
+    """The commit that a ref names, loose or packed; None for a name or a value that git would not write."""
+    for _ in range(_MAX_SYMREFS):
+        if not is_ref_name(name):
+            return None
+        try:
+            loose = foreign.read_small(common, name, _REF_BYTES)
+        except NotAFile:  # a directory: other refs begin with this name
+            loose = None
+        if not loose:
+            return _find_packed(common, name)
         text = loose.decode(errors="replace").strip()
-        return find_ref(common, text[4:].strip()) if text.startswith("ref:") else text
+        if not text.startswith("ref:"):
+            return text if is_commit(text) else None
+        name = text[4:].strip()
+    return None
+
+
+def _find_packed(common: str, name: str) -> str | None:
     wanted = b" " + name.encode()
-    for line in (read_small(f"{common}/packed-refs", 64 << 20) or b"").splitlines():
+    for line in (foreign.read_small(common, "packed-refs", PACKED_BYTES) or b"").splitlines():
         if line.endswith(wanted) and not line.startswith((b"#", b"^")):
-            return line[: -len(wanted)].decode()
+            value = line[: -len(wanted)].decode(errors="replace")
+            return value if is_commit(value) else None
     return None
 
 

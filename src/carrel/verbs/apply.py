@@ -21,6 +21,7 @@ from carrel.errors import (
     FileNotFound,
     Invalid,
     NotARepository,
+    NullByteInPath,
     OriginMoved,
     Refused,
     WorkspaceBusy,
@@ -32,6 +33,7 @@ from carrel.model.digest import sha256
 from carrel.model.event import ChangesApplied, ChangesApplyFailed, ChangesApplying
 from carrel.model.moment import seconds
 from carrel.model.snapshot import Snapshot
+from carrel.model.source import BRANCH_HINT, is_branch_name
 from carrel.model.value import Value
 from carrel.system import locks
 from carrel.verbs import show
@@ -185,6 +187,10 @@ def _target(workspace: Workspace, to: str | None) -> str:
     kind, colon, rest = to.partition(":")
     if not colon or not rest or kind not in ("branch", "patch", "folder"):
         raise Invalid(f"{to!r} is no place to apply to", hint="folder, folder:PATH, branch:NAME or patch:FILE")
+    if kind == "branch" and not is_branch_name(rest):  # before anything is read by that name
+        raise Invalid(f"{rest[:100]!r} is not a branch name", hint=BRANCH_HINT)
+    if "\0" in rest:
+        raise NullByteInPath("the path to apply to holds a NUL byte")
     return f"{kind}:{os.path.abspath(rest)}" if kind != "branch" else to
 
 

@@ -8,6 +8,7 @@ own directory outside the tree, as a manager of snapshots would have to: `git ad
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import time
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from harness import Row, Sizes
 
 from carrel.model.snapshot import Overlay, Place, Stack, layer_root
-from carrel.snapshots.diff import diff
+from carrel.snapshots.diff import diff, write_patch
 from carrel.snapshots.objects import Store
 from carrel.snapshots.restore import restore
 from carrel.snapshots.take import look, take
@@ -147,6 +148,7 @@ def rows(scratch: str) -> Iterator[Row | Sizes]:
             yield from _rows(bench)
         finally:
             bench.tear_down()
+    yield from _rows_of_large_texts(f"{scratch}/texts")
     yield Sizes("space after 200 snapshots of 200 MB with small edits", lambda: space(scratch), "less than git's")
 
 
@@ -186,6 +188,55 @@ def _rows(bench: Bench) -> Iterator[Row]:
     before = {"ours": _call(bench.change, "overlay/work"), "git add+commit": _call(bench.change, "git")}
     name = f"snapshot, overlay, {size}, 1,000 changed before"
     yield Row(name, arms, "git >= 10x slower at 50k", rounds, before=before)
+
+
+def _rows_of_large_texts(path: str) -> Iterator[Row]:
+    """The patch of large files against `git diff`: both read the old state from their store, the new from the disk."""
+    chance = random.Random(1)
+    short = [b"%x\n" % chance.randrange(16) for _ in range(2_000_000)]
+    long = [b"%d some words to make it a line of text\n" % chance.randrange(10**9) for _ in range(500_000)]
+    one, hunks = short[:], long[:]
+    one[1_000_000] = b"changed\n"
+    for at in range(0, len(hunks), 20):
+        hunks[at] = b"changed\n"
+    for name, files, old, new in (
+        ("17 files of 2,000,000 short lines, one line changed in each", 17, short, one),
+        ("a file of 500,000 lines, 25,000 hunks", 1, long, hunks),
+        ("a file of 500,000 lines, all changed", 1, long, [b"new " + line for line in long]),
+        ("a file of 2,000,000 short lines, all changed", 1, short, [b"new " + line for line in short]),
+    ):
+        bench = Bench(path, files)
+        os.makedirs(f"{path}/plain/work")
+        os.makedirs(f"{path}/git")
+        try:
+            bench.store, bench.plain = Store(f"{path}/store"), Place(root=f"{path}/plain")
+            bench.git("init", "-q")
+            _write_texts(path, files, b"".join(old))
+            base = take(bench.store, bench.plain, cache_path=bench.cache("plain")).root
+            bench.git_snapshot()
+            _write_texts(path, files, b"".join(new))
+            arms = {"ours": _call(_patch, bench, base), "git diff": _call(bench.git, "diff")}
+            yield Row(f"diff, {name}", arms, "<= 1.5x git", 5)
+        finally:
+            bench.store.close()
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _write_texts(path: str, files: int, text: bytes) -> None:
+    for number in range(files):
+        for folder in ("plain/work", "git"):
+            with open(f"{path}/{folder}/f{number}.txt", "wb") as file:
+                file.write(text + b"%d\n" % number)
+
+
+def _patch(bench: Bench, base: str) -> None:
+    with (
+        Tree(bench.store, base) as old,
+        look(bench.store, bench.plain, cache_path=bench.cache("plain"), contents=True) as new,
+        open(os.devnull, "wb") as out,
+    ):
+        for piece in write_patch(old, new):
+            out.write(piece)
 
 
 def _call(function: Callable[..., object], *args: object) -> Callable[[], object]:

@@ -24,7 +24,7 @@ from desks import Description, Desk, describe
 from carrel.snapshots.collect import collect, verify
 from carrel.snapshots.diff import diff
 from carrel.snapshots.entries import CHUNK, Entry, decode_tree, encode_entry, encode_tree, split_tree
-from carrel.snapshots.lines import edits, groups, merge, split_lines, with_groups
+from carrel.snapshots.lines import edits, groups, merge, with_groups
 from carrel.snapshots.trees import compare
 
 NAMES = [b"a", b"b", b"c.txt", b".git", b"with space", b"new\nline", b"\xff\xfe", "ünï".encode(), b"-rf"]
@@ -293,7 +293,9 @@ lines = st.lists(st.integers(0, 8).map(lambda number: f"{number}\n".encode()), m
 @given(lines, lines)
 def test_edits_turn_one_text_into_the_other(old: list[bytes], new: list[bytes]) -> None:
     result, at = [], 0
-    for a0, a1, b0, b1 in edits(old, new):
+    a, b = b"".join(old), b"".join(new)
+    for a0, a1, b0, b1, from_a, to_a, from_b, to_b in edits(a, b):
+        assert (a[from_a:to_a], b[from_b:to_b]) == (b"".join(old[a0:a1]), b"".join(new[b0:b1]))
         result += old[at:a0] + new[b0:b1]
         at = a1
     assert result + old[at:] == new
@@ -301,12 +303,13 @@ def test_edits_turn_one_text_into_the_other(old: list[bytes], new: list[bytes]) 
 
 @given(lines, lines, st.sets(st.integers(0, 5)))
 def test_some_hunks_are_between_the_two_texts(old: list[bytes], new: list[bytes], numbers: set[int]) -> None:
-    found = list(groups(old, new))
-    assert with_groups(old, new, []) == b"".join(old)
-    assert with_groups(old, new, found) == b"".join(new)
-    some = split_lines(with_groups(old, new, [each for at, each in enumerate(found) if at in numbers]))
+    a, b = b"".join(old), b"".join(new)
+    found = list(groups(a, edits(a, b)))
+    assert with_groups(a, b, []) == a
+    assert with_groups(a, b, found) == b
+    some = with_groups(a, b, [each for at, each in enumerate(found) if at in numbers])
     # What is left is the rest, and with it the text is the new one.
-    assert with_groups(some, new, list(groups(some, new))) == b"".join(new)
+    assert with_groups(some, b, groups(some, edits(some, b))) == b
 
 
 @given(lines, lines, lines)

@@ -209,11 +209,11 @@ def test_hunks_are_those_of_git_for_random_texts(tmp_path: Path) -> None:
         for _ in range(chance.randrange(5)):
             new.insert(chance.randrange(len(new) + 1), f"new {chance.randrange(5)}\n".encode())
         (tmp_path / "f").write_bytes(b"".join(old))
-        body = b"".join(hunks(old, new))
+        body = b"".join(hunks(b"".join(old), b"".join(new)))
         if body:
             subprocess.run(["patch", "-s", str(tmp_path / "f")], input=b"--- f\n+++ f\n" + body, check=True)
         assert (tmp_path / "f").read_bytes() == b"".join(new)
-        size = sum(a1 - a0 + b1 - b0 for a0, a1, b0, b1 in edits(old, new))
+        size = sum(a1 - a0 + b1 - b0 for a0, a1, b0, b1, *_ in edits(b"".join(old), b"".join(new)))
         (tmp_path / "a").write_bytes(b"".join(old))
         (tmp_path / "b").write_bytes(b"".join(new))
         theirs = subprocess.run(
@@ -231,7 +231,7 @@ def test_hostile_text_is_compared_in_bounded_time() -> None:
     old = [f"{chance.randrange(40)}\n".encode() for _ in range(30_000)]
     new = old[:]
     chance.shuffle(new)
-    blocks = match(old, new)
+    blocks = match(b"".join(old), b"".join(new))
     assert all(old[a : a + length] == new[b : b + length] for a, b, length in blocks)
 
 

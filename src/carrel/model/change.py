@@ -34,12 +34,16 @@ class Change(Value):
 
 
 class Diff(Value):
-    """All changes between two states. In `patch`, bytes that are no UTF-8 are replaced; a patch file has them."""
+    """All changes between two states.
+
+    A byte of `patch` that is not UTF-8 is a lone surrogate (`"\\udcff"` in JSON), as in names:
+    `patch.encode("utf-8", "surrogateescape")` returns the exact bytes.
+    """
 
     changes: tuple[Change, ...]
     patch: str = ""
     hidden: int = 0  # changes inside `.git` directories, which are neither shown nor given back
-    truncated: bool = False  # the patch is cut at a limit; the changes are complete
+    truncated: bool = False  # the patch is over 64 MiB and ends before a file that does not fit; see the verb `patch`
 
     @property
     def added(self) -> int:

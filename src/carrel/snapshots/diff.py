@@ -10,7 +10,7 @@ import os
 
 from carrel.model.change import Diff
 from carrel.snapshots.entries import DIR, FILE
-from carrel.snapshots.patch import describe, quote
+from carrel.snapshots.patch import describe, quote, write
 from carrel.snapshots.renames import Pair, find_renames
 from carrel.snapshots.trees import compare
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from carrel.model.change import Change
     from carrel.snapshots.trees import Delta, Tree
 
-_MAX_PATCH = 64 << 20
+MAX_PATCH = 64 << 20  # bytes of a patch that is held in memory as a whole; `write_patch` has no limit
 
 
 def diff(
@@ -34,12 +34,13 @@ def diff(
     git_files: bool = False,
     binary: bool = False,
     context: int = 3,
-    max_bytes: int = _MAX_PATCH,
+    max_bytes: int = MAX_PATCH,
 ) -> Diff:
     """All changes from one state to another, sorted by path; with `text`, also the patch and the counts of lines.
 
     `under` names the part that is compared, and paths are relative to it; "" compares everything. `binary` writes
-    binary changes so that they can be applied, instead of only marking them.
+    binary changes so that they can be applied, instead of only marking them. A patch of more than `max_bytes` ends
+    before the first file that does not fit and is marked as truncated.
     """
     pairs, hidden = find_pairs(old, new, under=under, paths=paths, git_files=git_files)
     changes = []
@@ -53,7 +54,7 @@ def diff(
         if not truncated:
             parts += lines
             room -= size
-    patch = b"".join(parts).decode("utf-8", "replace")
+    patch = b"".join(parts).decode("utf-8", "surrogateescape")
     return Diff(changes=tuple(changes), patch=patch, hidden=hidden, truncated=truncated)
 
 
@@ -63,12 +64,13 @@ def write_patch(
     *,
     under: str = "work",
     paths: Sequence[str] | None = None,
+    git_files: bool = False,
     binary: bool = True,
     context: int = 3,
 ) -> Iterator[bytes]:
-    """The patch as bytes, piece by piece, complete."""
-    for pair in find_pairs(old, new, under=under, paths=paths)[0]:
-        yield from describe(old, new, pair, text=True, binary=binary, context=context)[1]
+    """The patch as bytes, piece by piece, complete whatever its size."""
+    for pair in find_pairs(old, new, under=under, paths=paths, git_files=git_files)[0]:
+        yield from write(old, new, pair, binary=binary, context=context)
 
 
 def has_changes(old: Tree, new: Tree, *, under: str = "work") -> bool:

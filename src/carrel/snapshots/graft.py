@@ -21,7 +21,7 @@ from carrel.snapshots.entries import (
     encode_tree,
     flags,
 )
-from carrel.snapshots.lines import split_lines, with_groups
+from carrel.snapshots.lines import with_groups
 from carrel.snapshots.merge import keep, keep_large
 from carrel.snapshots.patch import find_hunks
 from carrel.snapshots.renames import Pair
@@ -287,8 +287,7 @@ def choose_hunks(writer: Writer, base: Tree, theirs: Tree, chosen: Mapping[str, 
                 f"{path} has no hunk {', '.join(unknown)}",
                 hint="aw diff --hunks lists them; a file that was edited since, or is new or gone, is given back whole",
             )
-        old, new = split_lines(base.read(before)), split_lines(theirs.read(after))
-        data = with_groups(old, new, [group for hunk, group in found if hunk.id in ids])
+        data = with_groups(base.read(before), theirs.read(after), [group for hunk, group in found if hunk.id in ids])
         raw = theirs.folder(above).raw(name)
         made.open(tree, above).names[name] = Entry(
             FILE,

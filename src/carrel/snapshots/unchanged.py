@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from carrel.snapshots.cache import Directory
 
 LIBRARY = os.path.join(os.path.dirname(__file__), "libunchanged.so")
-_ENTRY = "carrel_unchanged_2"  # a library that was compiled from another version does not have it
+_ENTRY = "carrel_unchanged_2"
+_ENTRIES = (_ENTRY, "carrel_edits_1", "carrel_forget_1")  # a library compiled from another version lacks one
 _WORTHWHILE = 1 << 16  # bytes of what was seen: about a thousand files, for which the walker needs some milliseconds
 _DEEPEST = 64  # every directory is reached from the top: a chain of thousands would cost the square of its length
 _THREADS = 4
@@ -38,7 +39,8 @@ def find_library() -> ctypes.CDLL | None:
 
     try:
         library = ctypes.CDLL(LIBRARY)
-        library[_ENTRY].restype = None
+        for entry in _ENTRIES:
+            library[entry].restype = None
     except (OSError, AttributeError):  # for another machine, or of another version
         return None
     _loaded.append(library)

@@ -41,6 +41,6 @@ def edit_file(
 
 
 def _hunks(before: str, after: str, context: int) -> str:
-    from carrel.snapshots.lines import hunks, split_lines
+    from carrel.snapshots.lines import hunks
 
-    return b"".join(hunks(split_lines(before.encode()), split_lines(after.encode()), context)).decode()
+    return b"".join(hunks(before.encode(), after.encode(), context)).decode()

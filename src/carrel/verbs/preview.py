@@ -59,7 +59,7 @@ def difference(path: str, before: bytes | None, after: bytes | None) -> Iterable
         return [f"{printable(path)} cannot be read, so nothing is shown\n".encode()]
     if max(len(before), len(after)) > MAX_TEXT_BYTES or b"\0" in before[:8000] or b"\0" in after[:8000]:
         return [f"{printable(path)}: binary or large, {len(before)} -> {len(after)} bytes\n".encode()]
-    from carrel.snapshots.lines import hunks, split_lines
+    from carrel.snapshots.lines import hunks
 
     head = f"--- {printable(path) if before else '/dev/null'}\n+++ {printable(path) if after else '/dev/null'}\n"
-    return [head.encode(), *hunks(split_lines(before), split_lines(after))]
+    return [head.encode(), *hunks(before, after)]

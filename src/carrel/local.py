@@ -797,9 +797,9 @@ class Local:
         return approvals(self._home, id, every=all)
 
     def get_approval(self, approval_id: str) -> Approval:
-        from carrel.verbs.ask import get
+        from carrel.verbs.approve import get_approval
 
-        return get(self._home, approval_id)
+        return get_approval(self._home, approval_id)
 
     def preview(self, approval_id: str) -> str:
         from carrel.verbs.approve import preview

@@ -16,7 +16,7 @@ from carrel.snapshots.trees import compare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from carrel.model.change import Change
     from carrel.snapshots.trees import Delta, Tree
@@ -35,14 +35,15 @@ def diff(
     binary: bool = False,
     context: int = 3,
     max_bytes: int = MAX_PATCH,
+    may: Callable[[str], bool] | None = None,
 ) -> Diff:
     """All changes from one state to another, sorted by path; with `text`, also the patch and the counts of lines.
 
     `under` names the part that is compared, and paths are relative to it; "" compares everything. `binary` writes
     binary changes so that they can be applied, instead of only marking them. A patch of more than `max_bytes` ends
-    before the first file that does not fit and is marked as truncated.
+    before the first file that does not fit and is marked as truncated. With `may`, only the paths that it takes.
     """
-    pairs, hidden = find_pairs(old, new, under=under, paths=paths, git_files=git_files)
+    pairs, hidden = find_pairs(old, new, under=under, paths=paths, git_files=git_files, may=may)
     changes = []
     parts: list[bytes] = []
     room, truncated = max_bytes, False
@@ -89,7 +90,13 @@ def has_changes(old: Tree, new: Tree, *, under: str = "work") -> bool:
 
 
 def find_pairs(
-    old: Tree, new: Tree, *, under: str = "work", paths: Sequence[str] | None = None, git_files: bool = False
+    old: Tree,
+    new: Tree,
+    *,
+    under: str = "work",
+    paths: Sequence[str] | None = None,
+    git_files: bool = False,
+    may: Callable[[str], bool] | None = None,
 ) -> tuple[list[Pair], int]:
     """The changes with renames found, sorted by path, and how many inside `.git` were set aside."""
     wanted = [f"{under}/{path}".strip("/") for path in paths] if paths is not None else [under]
@@ -106,7 +113,7 @@ def find_pairs(
     parents = {path.rpartition("/")[0] for path, _ in deltas}
     pairs, removed, added = [], [], []
     for path, delta in deltas:
-        if _is_shown_by_its_content(path, delta, parents):
+        if _is_shown_by_its_content(path, delta, parents) or (may is not None and not may(path)):
             continue
         pair = Pair(path, delta.old, path, delta.new)
         if delta.new is None and delta.old is not None and delta.old.kind == FILE:

@@ -14,6 +14,7 @@ from carrel.errors import (
     CarrelError,
     FileChanged,
     InvalidUsage,
+    PolicyDenied,
     WrongStatus,
 )
 from carrel.model import event as events
@@ -22,7 +23,7 @@ from carrel.model.policy import OPERATIONS, Rule, matches, with_rule
 from carrel.model.workspace import LIVE
 from carrel.verbs import show
 from carrel.verbs.ask import expire, expire_all, get, names, read_preview, void
-from carrel.verbs.permit import refuse_agents
+from carrel.verbs.permit import is_agent, judged, refuse_agents
 from carrel.verbs.policy import amend
 
 TYPE_CHECKING = False
@@ -50,14 +51,48 @@ def approvals(home: Home, workspace_id: str | None = None, *, every: bool = Fals
         found = [each for each in found if each.workspace_id == workspace_id]
     overdue = expire_all(home, found)
     current = [get(home, each.id) if each.id in overdue else each for each in found]
-    return [each for each in current if every or each.state == "open"]
+    return [_as_seen(home, each) for each in current if every or each.state == "open"]
+
+
+def get_approval(home: Home, approval_id: str) -> Approval:
+    """One request, or ApprovalNotFound."""
+    return _as_seen(home, get(home, approval_id))
 
 
 def preview(home: Home, approval_id: str) -> str:
-    """What a request would do, as text; it is kept for the days of the trash."""
+    """What a request would do, as text; it is kept for the days of the trash.
+
+    PolicyDenied to an agent that may not read everything that it shows."""
     found = get(home, approval_id)
+    if not _may_see(home, found):
+        raise PolicyDenied(
+            f"the preview of {found.id} shows what the policy does not let an agent read",
+            hint="it is for the owner, who decides",
+            details={"operation": "read"},
+        )
     content = read_preview(home, found.id)
     return f"the preview of {found.id} is not here any more\n" if content is None else content.decode(errors="replace")
+
+
+def _as_seen(home: Home, approval: Approval) -> Approval:
+    """The approval as its caller may see it: a digest, too, tells something of a file that may not be read."""
+    return approval if _may_see(home, approval) else approval.replace(digest_before="", digest_after="", size=0)
+
+
+def _may_see(home: Home, approval: Approval) -> bool:
+    """Whether the caller may read, without asking, all that the request is about."""
+    if not is_agent(home):
+        return True
+    workspace = show.by_uid(home, approval.uid)
+    may = judged(home, lambda gate: gate.readable(workspace))
+    return may is None or (approval.place != "." and all(map(may, _places(home, workspace, approval))))
+
+
+def _places(home: Home, workspace: Workspace, approval: Approval) -> list[str]:
+    """The paths that a request about files is about, from the top of the workspace."""
+    if approval.operation != "move":
+        return [approval.place]
+    return [approval.place, approval.to.removeprefix(show.public_mount(home, workspace)).lstrip("/")]
 
 
 def approve(home: Home, approval_ids: Sequence[str], *, comment: str = "") -> list[Approval]:
@@ -204,10 +239,8 @@ def _is_stale(home: Home, workspace: Workspace, approval: Approval) -> bool:
         return False
     from carrel.verbs.files import fingerprint
 
-    places = [approval.place]
-    if approval.operation == "move":
-        places.append(approval.to.removeprefix(show.public_mount(home, workspace)).lstrip("/"))
     try:
+        places = _places(home, workspace, approval)
         now = ":".join(filter(None, (fingerprint(home, workspace.id, place) for place in places)))
     except (CarrelError, OSError):
         return True

@@ -41,13 +41,16 @@ def diff(
         # Contents are wanted even without text: a renamed file is known by them.
         old = open_trees.enter_context(state(home, store, workspace, from_))
         new = open_trees.enter_context(state(home, store, workspace, to))
-        wanted = list(paths) or None
-        if may is not None:  # an agent is shown nothing of what it may not read
-            found = compare(old, new, paths=wanted, text=False, git_files=git_files, context=context)
-            wanted = [change.path for change in found.changes if may(f"work/{change.path}")]
-            if not wanted:
-                return found.replace(changes=())
-        return compare(old, new, paths=wanted, text=text, git_files=git_files, context=context)
+        return compare(
+            old,
+            new,
+            paths=list(paths) or None,
+            text=text,
+            git_files=git_files,
+            context=context,
+            # An agent is shown nothing of what it may not read, also not below a directory that it may.
+            may=None if may is None else lambda path: may(f"work/{path}"),
+        )
 
 
 @contextmanager

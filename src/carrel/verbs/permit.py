@@ -270,6 +270,9 @@ class Judge(Gate):
             there = spot.place(to)
             decisions.append(self._decide(policy, onto, there, size, binary))
             decisions += self._below(policy, onto, there, held, decisions[-1])
+        if operation == "move":  # else what may not be read is moved to where it may be
+            decisions.append(self._decide(policy, "read", place, size, binary))
+            decisions += self._below(policy, "read", place, held, decisions[-1])
         decision = self._allowed(operation, strictest(decisions), spot.root.public(held.path))
         facts: tuple[Value, ...] = ()
         if decision.outcome == "ask":
@@ -296,11 +299,7 @@ class Judge(Gate):
 
     def _below(self, policy: Policy, operation: str, place: str, held: Held, decision: Decision) -> list[Decision]:
         """What the policy says to what is inside a directory, if that may be more than it says to the directory."""
-        if operation not in ("delete", "move", "write", "overwrite") or not differs_below(
-            policy, operation, decision.outcome
-        ):
-            return []
-        if not held.exists():
+        if not differs_below(policy, operation, decision.outcome) or not held.exists():
             return []
         return [self._decide(policy, operation, f"{place}/{path}", size) for path, size in held.listing()]
 

@@ -7,7 +7,7 @@ import sys
 
 from carrel.cli.door import Command, add_clone_options, add_ids, ids_of, style, table, take_clone_options
 from carrel.errors import InvalidConfig, InvalidUsage, from_os
-from carrel.model.text import printable
+from carrel.model.text import printable, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _last_run(run: Run) -> list[str]:
     from carrel.cli.run import walls_of
 
     ended = "" if run.exit_code is None else f", exit code {run.exit_code}"
-    lines = [("last run", f"{run.id}: {run.state}{ended}"), ("", " ".join(run.command)[:100])]
+    lines = [("last run", f"{run.id}: {run.state}{ended}"), ("", quoted(run.command)[:100])]
     lines += [("", f"{name}: {held}") for name, held in walls_of(run.enforcement)]
     return [f"{style(name.ljust(9), '2')}  {printable(text)}" for name, text in lines]
 

@@ -7,7 +7,7 @@ import sys
 
 from carrel.cli.door import Command, add_clone_options, style, table, take_clone_options
 from carrel.errors import CarrelError, InvalidUsage
-from carrel.model.text import printable
+from carrel.model.text import printable, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _show(door: Door, words: Sequence[str]) -> int:
     if not words:
         races = door.workspaces.races()
         rows = [
-            (race.task_id, race.state, len(race.lanes), _moment(race.started_at), " ".join(race.command)[:60])
+            (race.task_id, race.state, len(race.lanes), _moment(race.started_at), quoted(race.command)[:60])
             for race in races
         ]
         door.print(list(races), table(("TASK", "STATE", "N", "STARTED (UTC)", "COMMAND"), rows) if rows else None)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from carrel.cli.door import Command, add_clone_options, add_ids, ids_of, style, table, take_clone_options
 from carrel.errors import CarrelError, InvalidUsage
-from carrel.model.text import printable
+from carrel.model.text import printable, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -346,7 +346,7 @@ def _runs(door: Door, args: argparse.Namespace) -> None:
             "" if run.exit_code is None else run.exit_code,
             run.sandbox,
             run.created_at[:19].replace("T", " "),
-            " ".join(run.command)[:60],
+            quoted(run.command)[:60],
         )
         for run in found
     ]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Sequence
 
 from carrel.model.moment import seconds
-from carrel.model.text import printable
+from carrel.model.text import printable, quoted
 
 LABEL = {"color": "#7a858f"}  # of a chart's axis: to be read on light and on dark, as are the lines
 LINES = {"lineStyle": {"color": "#7a858f44"}}
@@ -39,7 +38,7 @@ def span(length: float) -> str:
 def typed(words: Sequence[str]) -> str:
     """A command as somebody would have typed it."""
     is_shell = len(words) == 3 and tuple(words[:2]) == ("sh", "-c")
-    return printable(words[2] if is_shell else shlex.join(words))
+    return printable(words[2]) if is_shell else quoted(words)
 
 
 def count(number: int, thing: str) -> str:

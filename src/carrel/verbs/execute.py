@@ -13,7 +13,7 @@ from carrel.errors import SandboxUnavailable
 from carrel.model.approval import Request
 from carrel.model.digest import sha256
 from carrel.model.policy import AGENT, decide, strictest
-from carrel.model.text import printable
+from carrel.model.text import printable, quoted
 from carrel.verbs import show
 from carrel.verbs.permit import is_agent, refuse_agents
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from carrel.home import Home
+    from carrel.model.policy import Decision
     from carrel.model.workspace import Workspace
     from carrel.settings import Sandbox
     from carrel.verbs.permit import Gate
     from carrel.verbs.run import RunSpec
 
 _LIMITS = ("timeout_seconds", "memory_mb", "processes", "file_mb", "output_mb")
-_MAX_FILES = 64  # words of a command that are looked at
 
 
 def sandbox_of(home: Home, config: Mapping[str, Any]) -> Sandbox:
@@ -55,24 +55,14 @@ def refuse_reaching_out(home: Home, spec: RunSpec, sandbox: Sandbox) -> RunSpec:
     return spec.replace(**lower)
 
 
-def permit_run(home: Home, gate: Gate, workspace: Workspace, spec: RunSpec) -> RunSpec:
+def permit_run(home: Home, gate: Gate, workspace: Workspace, spec: RunSpec, *, kept: bool = False) -> RunSpec:
     """The spec of a command that may be run, with what the policy says about executing; steps back to ask else."""
     if gate.judges:
         decision = gate.decide(workspace, "execute")
         if spec.network not in (None, "none", sandbox_of(home, workspace.config).network):
             decision = strictest([decision, gate.decide(workspace, "network")])
-        files = list(_files_of(home, workspace, spec))
-        request = Request(
-            operation="execute",
-            place=".",
-            path=" ".join(spec.command),
-            to=spec.network or "none",
-            digest_before=_digest(files) if files else "",
-            digest_after=_digest([spec.command, spec.network, spec.environment, spec.prompt, spec.sandbox]),
-        )
-        verdict = gate.whole(workspace, request, decision, lambda: _preview(spec, files))
-        if verdict.facts:
-            home.record(workspace.task_id, *verdict.facts)
+        if decision.outcome == "ask":
+            spec = _permit_asking(home, gate, workspace, spec, decision, kept)
     executable = decide(show.policy_of(workspace), AGENT, "execute", run=home.caller.run_id).outcome != "deny"
     if not executable and spec.sandbox == "none":
         raise SandboxUnavailable(
@@ -82,33 +72,40 @@ def permit_run(home: Home, gate: Gate, workspace: Workspace, spec: RunSpec) -> R
     return spec.replace(executable=executable)
 
 
-def _files_of(home: Home, workspace: Workspace, spec: RunSpec) -> Iterable[tuple[str, str]]:
-    """The words of the command that name files of the workspace, with their fingerprints: what is approved is what
-    is run."""
-    from carrel.errors import CarrelError
-    from carrel.verbs.files import fingerprint
+def _permit_asking(
+    home: Home, gate: Gate, workspace: Workspace, spec: RunSpec, decision: Decision, kept: bool
+) -> RunSpec:
+    """The spec, bound to the files that it names: a person said yes to exactly this command with exactly these."""
+    from carrel.verbs.named import named_files
 
-    public = show.public_mount(home, workspace).rstrip("/")
-    for word in spec.command[:_MAX_FILES]:
-        place = word.removeprefix(f"{public}/") if word.startswith(f"{public}/") else f"work/{word.removeprefix('./')}"
-        if word.startswith("/") and not word.startswith(f"{public}/"):
-            continue
-        try:
-            found = fingerprint(home, workspace.id, place)
-        except (CarrelError, OSError):
-            continue
-        if found and not found.startswith("tree:"):
-            yield word, found
+    files = named_files(home, workspace, spec)
+    wanted = {**spec.as_dict(), "kept": kept}
+    request = Request(
+        operation="execute",
+        place=".",
+        path=quoted(spec.command),
+        to=spec.network or "none",
+        digest_before=_digest(files) if files else "",
+        digest_after=_digest(wanted),
+    )
+    verdict = gate.whole(workspace, request, decision, lambda: _preview(wanted, files))
+    home.record(workspace.task_id, *verdict.facts)
+    return spec.replace(bound=files)
 
 
-def _preview(spec: RunSpec, files: list[tuple[str, str]]) -> Iterable[bytes]:
-    yield f"run {' '.join(map(printable, spec.command))}\n".encode()
-    yield f"network: {printable(spec.network or 'none')}\n".encode()
-    for name in sorted(spec.environment):
-        yield f"environment: {printable(name)}={printable(spec.environment[name])}\n".encode()
-    for word, digest in files:
-        yield f"file: {printable(word)} {digest}\n".encode()
+def _preview(wanted: dict[str, Any], files: dict[str, str]) -> Iterable[bytes]:
+    """Everything about the run that is not empty, in words that cannot be mistaken for others."""
+    yield f"run {quoted(wanted['command'])}\n".encode()
+    yield f"network: {printable(wanted['network'] or 'none')}\n".encode()
+    for name, value in sorted(wanted["environment"].items()):
+        yield f"environment: {quoted([f'{name}={value}'])}\n".encode()
+    for name, value in wanted.items():
+        if name not in ("command", "network", "environment") and value not in (None, False, "", [], {}):
+            shown = quoted([value]) if isinstance(value, str) else json.dumps(value)
+            yield f"{name.replace('_', ' ')}: {shown}\n".encode()
+    for path, digest in files.items():
+        yield f"file: {quoted([path])} {digest}\n".encode()
 
 
 def _digest(value: object) -> str:
-    return sha256(json.dumps(value).encode()).hexdigest()
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

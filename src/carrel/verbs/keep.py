@@ -60,7 +60,7 @@ def run_kept(
         # the box kills all that it can reach between two commands, which without a wall is everything
         raise Invalid("a box cannot be kept without a sandbox", hint="leave out --sandbox none, or --keep")
     workspace = materialise(home, workspace)
-    spec = judged(home, lambda gate: permit_run(home, gate, show.by_uid(home, workspace.uid), spec))
+    spec = judged(home, lambda gate: permit_run(home, gate, show.by_uid(home, workspace.uid), spec, kept=True))
     running.make_ready(home, spec.sandbox, progress)
     with home.hold(_lock(workspace.uid), wait_seconds=QUEUE_SECONDS):
         for _ in range(3):
@@ -101,7 +101,7 @@ def _find_box(home: Home, workspace: Workspace, spec: running.RunSpec) -> Run | 
 
 def _build(home: Home, workspace: Workspace, spec: running.RunSpec) -> Run:
     built = spec.replace(
-        command=["box"], box=_digest(spec), environment={}, timeout_seconds=None, stdin=False, prompt=None
+        command=["box"], box=_digest(spec), environment={}, timeout_seconds=None, stdin=False, prompt=None, bound=None
     )
     return running.start(home, workspace, built)
 
@@ -123,7 +123,9 @@ def _command(
     write: Callable[[int, bytes], None] | None,
 ) -> Command:
     from carrel.system.box import Answer, Box
+    from carrel.verbs.named import check_unchanged
 
+    check_unchanged(home, workspace, spec)
     started = time.monotonic()
     sandbox = home.settings.sandbox
     error: dict[str, object] | None = None

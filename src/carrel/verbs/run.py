@@ -94,6 +94,7 @@ class RunSpec(Value):
     agent: str | None = None  # one of the settings' agents, or a command with `{prompt}` in it
     box: str = ""  # not a command but a box for many, see `keep.py`
     executable: bool = True  # whether files of the workspace can be executed, as its policy says
+    bound: dict[str, str] | None = None  # the files that an approved command names, and their fingerprints
 
 
 def run(
@@ -433,6 +434,7 @@ def supervise(home: Home, run_id: str) -> None:
 
 def _enter(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, order: Any, hooks: Any) -> None:
     from carrel.system import supervisor
+    from carrel.verbs.named import check_unchanged
 
     driver = sandboxes.choose(spec.sandbox, try_first=False)
     listener = -1
@@ -445,6 +447,7 @@ def _enter(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, order: 
         def launch(rlimits: Sequence[tuple[int, int]]) -> Any:
             if spec.box:
                 return cell.serve(listener, idle_seconds=home.settings.sandbox.keep_seconds, rlimits=rlimits)
+            check_unchanged(home, workspace, spec)
             return cell.launch(spec.command, rlimits=rlimits, terminal=spec.tty)
 
         supervisor.supervise(launch, order, cell.enforcement, hooks, getattr(driver, "explain", None))

@@ -9,6 +9,10 @@ truncation and copy that would make a file longer (EFBIG), to every process and 
 works, and when enough is deleted the limit is lifted again. Only the soft limit is set, which anybody may raise again
 for processes of the same user; that nobody inside raises it is seen to by the sandbox (see `seccomp`).
 
+What counts is what has a name, and what the processes of the run hold without one (see `nameless`). Where they hold
+something that cannot be measured, everything that the disk has lost since the run began counts as theirs; and a
+directory that cannot be looked into counts as a full workspace. So nothing is gained by hiding.
+
 There are ways to grow that no file size stops: names without content, stores into the holes of a mapped file, a kernel
 that is in the middle of a copy. They are watched, and what grows on for another 2 % is ended. One call can reserve any
 amount, also beyond a file's end where no limit counts: the sandbox does not offer it.
@@ -26,6 +30,7 @@ from ctypes import c_int
 from carrel.model.value import Value
 from carrel.system import cgroups, process
 from carrel.system.libc import syscall
+from carrel.system.nameless import nameless
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +69,7 @@ class Meter:
         self._allowed = allowed
         self._group = group
         self._pid = 0  # the launcher's: what it started is the run
+        self._began: tuple[int, int] | None = None  # bytes of the workspace and free ones of the disk, at first
         self._report = report
         self._is_over = False
         self._told = _thread.allocate_lock()  # held until it is told to stop
@@ -204,17 +210,28 @@ class Meter:
         began = time.monotonic()
         disk = os.statvfs(self._allowed.disk)  # before: what is written meanwhile counts twice rather than never
         self._free, self._free_files = disk.f_bfree * disk.f_frsize, disk.f_ffree
-        self._last = self._allowed.measure()
+        self._last = self._with_hidden(self._allowed.measure())
         self._measured_at = time.monotonic()
         self._measuring_seconds = self._measured_at - began
         return self._last
 
+    def _with_hidden(self, named: Measured) -> Measured:
+        """Add what the processes hold without a name."""
+        if self._began is None:
+            self._began = named.bytes, self._free
+        held = nameless(self._processes())
+        size = named.bytes + held.bytes
+        if not held.complete:
+            size = max(size, self._began[0] + self._began[1] - self._free)
+        return named.replace(bytes=size, files=named.files + held.files)
+
     # -- what follows --
 
     def _share(self, found: Measured) -> float:
-        """How much of the tighter limit is used."""
+        """How much of the tighter limit is used; what cannot be looked into could be anything."""
         most, most_files = self._allowed.max_bytes, self._allowed.max_files
         return max(
+            1.0 if found.unreadable else 0.0,
             0.0 if most is None else found.bytes / max(1, most),
             0.0 if most_files is None else found.inodes / max(1, most_files),
         )

@@ -136,6 +136,21 @@ def exclusive(home: Home, workspace: Workspace) -> Measured:
     return measure(*own, *(_uppers(home, workspace) if is_view else ()), also=more)
 
 
+def present(home: Home, workspace: Workspace) -> Measured:
+    """What the workspace takes now, with the nameless files that its runs hold open."""
+    found = exclusive(home, workspace)
+    runs = show.active_runs(home, workspace)
+    if not runs:
+        return found
+    from carrel.system import control, process
+    from carrel.system.nameless import nameless
+    from carrel.verbs.run import run_directory
+
+    supervisors = (control.find_supervisor(run_directory(home, run["run_id"])) for run in runs)
+    held = nameless({pid for found in supervisors if found for pid in process.descendants(found.pid)})
+    return found.replace(bytes=found.bytes + held.bytes, files=found.files + held.files)
+
+
 def run_allowance(home: Home, workspace: Workspace) -> tuple[Allowance, str]:
     """What a run may make the workspace take in all, and which limit on its size that is.
 
@@ -199,7 +214,7 @@ def forget_count(home: Home, uid: str) -> None:
 def measured_count(home: Home, workspace: Workspace, before: Count | None = None) -> Count:
     """A count that is exact; a limit that it is under again may be warned of again."""
     began = time.time()
-    found = exclusive(home, workspace)
+    found = present(home, workspace)
     now = time.time()
     count = Count(
         bytes=found.bytes,

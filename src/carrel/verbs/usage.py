@@ -12,7 +12,7 @@ import os
 from carrel.model.value import Value
 from carrel.system.measure import measure
 from carrel.verbs import show
-from carrel.verbs.quota import exclusive
+from carrel.verbs.quota import exclusive, present
 from carrel.verbs.undo import trashed
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ class WorkspaceUsage(Value):
     workspace_id: str
     state: str
     bytes: int  # exclusive: what it added itself, and what would come free without it
-    files: int  # with directories
+    files: int  # with directories; both with what a run has open without a name
     max_bytes: int | None
     max_files: int | None = None
     shared_bytes: int = 0  # of layers of ours that others may stand on too; an origin's own files do not count
@@ -95,7 +95,7 @@ def usage_of(home: Home, workspace_id: str) -> WorkspaceUsage:
 
 
 def _row(home: Home, workspace: Workspace, layers: _Layers) -> WorkspaceUsage:
-    found = exclusive(home, workspace)
+    found = present(home, workspace)
     size, files = workspace.config.get("max_size_mb"), workspace.config.get("max_files")
     return WorkspaceUsage(
         workspace_id=workspace.id,

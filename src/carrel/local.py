@@ -499,6 +499,22 @@ class Local:
 
         return diff(self._home, id, from_=from_, to=to, paths=paths, text=text, git_files=git_files, context=context)
 
+    def patch(
+        self,
+        id: str,
+        *,
+        from_: str = "base",
+        to: str = "now",
+        paths: Sequence[str] = (),
+        git_files: bool = False,
+        binary: bool = True,
+        context: int = 3,
+    ) -> Iterator[bytes]:
+        from carrel.verbs.diff import patch
+
+        chosen: dict[str, Any] = {"git_files": git_files, "binary": binary, "context": context}
+        return patch(self._home, id, from_=from_, to=to, paths=paths, **chosen)
+
     def status(self, id: str) -> Sequence[Change]:
         from carrel.verbs.diff import status
 

@@ -376,6 +376,22 @@ class Remote:
         found = self._get(f"{_at(id)}/diff", **query, paths="\n".join(paths) or None)
         return build(Diff, found)  # type: ignore[no-any-return]
 
+    def patch(
+        self,
+        id: str,
+        *,
+        from_: str = "base",
+        to: str = "now",
+        paths: Sequence[str] = (),
+        git_files: bool = False,
+        binary: bool = True,
+        context: int = 3,
+    ) -> Iterator[bytes]:
+        query = {"from": from_, "to": to, "git_files": git_files, "binary": binary, "context": context}
+        params = _params({**query, "format": "patch", "paths": "\n".join(paths) or None})
+        with self._wire.stream(f"{_at(id)}/diff", headers=self._headers, params=params) as response:
+            yield from response.iter_raw()
+
     def status(self, id: str) -> Sequence[Change]:
         return build(list[Change], self._get(f"{_at(id)}/status"))  # type: ignore[no-any-return]
 

@@ -272,6 +272,19 @@ if TYPE_CHECKING:
         ) -> Diff:
             """What changed between two states."""
 
+        def patch(
+            self,
+            id: str,
+            *,
+            from_: str = "base",
+            to: str = "now",
+            paths: Sequence[str] = (),
+            git_files: bool = False,
+            binary: bool = True,
+            context: int = 3,
+        ) -> Iterator[bytes]:
+            """The same as a patch that `git apply` takes, byte for byte, in pieces and without a limit."""
+
         def status(self, id: str) -> Sequence[Change]:
             """The paths that were changed and not applied, by content."""
 

@@ -292,6 +292,21 @@ def test_names_of_every_kind_are_listed_and_read(desks: Any, desk: str) -> None:
     assert "\udcff\udcfe" in desks.list_files(desk, "work/odd")
 
 
+def test_a_patch_has_the_exact_bytes(desks: Any, desk: str, tmp_path: Path) -> None:
+    before = desks.snapshot(desk).id
+    latin, binary = b"caf\xe9\r\nU+FFFD is \xef\xbf\xbd\n\xff\xfe end", bytes(range(256))
+    desks.write_file(desk, "work/latin.txt", latin)
+    desks.write_file(desk, "work/binary", binary)
+    pieces = list(desks.patch(desk, from_=before))
+    assert [each for each in desks.patch(desk, from_=before, paths=["nothing"]) if each] == []
+    text = desks.diff(desk, from_=before, paths=["latin.txt"]).patch.encode("utf-8", "surrogateescape")
+    assert text
+    assert text in b"".join(pieces)
+    subprocess.run(["git", "apply", "-"], input=b"".join(pieces), cwd=tmp_path, check=True)
+    assert (tmp_path / "latin.txt").read_bytes() == latin
+    assert (tmp_path / "binary").read_bytes() == binary
+
+
 def test_trees_lists_and_searches(desks: Any, desk: str) -> None:
     os.symlink("in.txt", f"{desks.path(desk)}/work/link")
     assert desks.list_files(desk, "work") == {"in.txt": "file"}

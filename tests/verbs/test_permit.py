@@ -364,6 +364,25 @@ def test_an_agent_is_shown_nothing_of_what_it_may_not_read(workspaces: Local, ag
     assert agent.list_files(desk, "work")["open"] == "file"
 
 
+def test_a_diff_shows_nothing_below_a_changed_directory_that_may_not_be_read(
+    workspaces: Local, agent: Local, desk: str
+) -> None:
+    """The directory itself is a change that the agent may see; what is below it is judged path by path."""
+    workspaces.write_file(desk, "work/d/secret", b"needle\n", parents=True)
+    workspaces.write_file(desk, "work/d/open", b"old\n")
+    before = workspaces.snapshot(desk).id
+    workspaces.change_policy(desk, {"rules": [{"outcome": "deny", "operations": ["read"], "paths": ["d/secret"]}]})
+    Path(workspaces.path(desk), "work/d").chmod(0o700)
+    workspaces.write_file(desk, "work/d/secret", b"another needle\n")
+    workspaces.write_file(desk, "work/d/open", b"new\n")
+    assert {change.path for change in workspaces.diff(desk, from_=before).changes} == {"d", "d/open", "d/secret"}
+    assert {change.path for change in agent.diff(desk, from_=before).changes} == {"d", "d/open"}
+    for patch in (agent.diff(desk, from_=before).patch.encode(), b"".join(agent.patch(desk, from_=before))):
+        assert b"+new" in patch
+        assert b"needle" not in patch
+    assert b"needle" in b"".join(workspaces.patch(desk, from_=before))
+
+
 def test_names_are_not_shown_where_reading_is_denied(workspaces: Local, agent: Local, desk: str) -> None:
     workspaces.make_directory(desk, "work/secret")
     workspaces.change_policy(desk, {"rules": [{"outcome": "deny", "operations": ["read"], "paths": ["secret"]}]})

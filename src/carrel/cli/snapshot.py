@@ -12,6 +12,7 @@ from carrel.model.text import printable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from carrel.cli.door import Door
     from carrel.model.change import Change
@@ -109,15 +110,13 @@ def _diff_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _diff(door: Door, args: argparse.Namespace) -> None:
     workspace, paths = _split(args)
-    found = door.workspaces.diff(
-        workspace,
-        from_=args.from_,
-        to=args.to,
-        paths=paths,
-        text=not args.name_only,
-        git_files=args.git_files,
-        context=args.context,
-    )
+    options = {"from_": args.from_, "to": args.to, "paths": paths, "git_files": args.git_files, "context": args.context}
+    is_patch = not (door.is_json or args.name_only or args.hunks or args.stat)
+    if is_patch:
+        _write_patch(door.workspaces.patch(workspace, **options, binary=not sys.stdout.isatty()))
+        if not sys.stderr.isatty():
+            return
+    found = door.workspaces.diff(workspace, **options, text=not (is_patch or args.name_only))
     if door.is_json:
         door.print(found)
     elif args.name_only:
@@ -127,10 +126,17 @@ def _diff(door: Door, args: argparse.Namespace) -> None:
         print(_hunks_text(found.changes))
     elif args.stat:
         print(stat_text(found.changes))
-    else:
-        sys.stdout.write(_coloured(found.patch) if sys.stdout.isatty() else found.patch)
     if found.hidden:
         door.hint(f"{found.hidden} changes inside .git are not shown")
+
+
+def _write_patch(pieces: Iterator[bytes]) -> None:
+    """In colour for a person; for a program byte by byte, so that `git apply` gets what the files hold."""
+    for piece in pieces:
+        if sys.stdout.isatty():
+            sys.stdout.write(_coloured(piece.decode("utf-8", "surrogateescape")))
+        else:
+            sys.stdout.buffer.write(piece)
 
 
 def _hunks_text(changes: tuple[Change, ...]) -> str:
@@ -174,11 +180,11 @@ def _bar(change: Change, largest: int) -> str:
 def _coloured(patch: str) -> str:
     colours = {"+": "32", "-": "31", "@": "36"}
     lines = []
-    for line in patch.splitlines():
+    for line in patch.removesuffix("\n").split("\n"):
         code = "1" if line.startswith(("diff ", "+++", "---", "index ")) else colours.get(line[:1])
         text = "\t".join(map(printable, line.split("\t")))
         lines.append(style(text, code) if code else text)
-    return "\n".join([*lines, ""]) if lines else ""
+    return "\n".join([*lines, ""])
 
 
 def _apply_arguments(parser: argparse.ArgumentParser) -> None:

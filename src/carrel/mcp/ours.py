@@ -112,7 +112,8 @@ def _diff(desk: Desk, arguments: Arguments) -> Answer:
     ]
     lines = [f"{each.status} {each.path}" for each in found.changes]
     data = {"files": files, "patch": found.patch, "truncated": found.truncated}
-    return Answer.text(found.patch or "\n".join(lines) or "No changes", data)
+    cut = "The patch is over 64 MiB and not complete: ask for fewer paths.\n" if found.truncated else ""
+    return Answer.text(cut + (found.patch or "\n".join(lines) or "No changes"), data)
 
 
 # -- workspaces --------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class Diff(Value):
     changes: tuple[Change, ...]
     patch: str = ""
     hidden: int = 0  # changes inside `.git` directories, which are neither shown nor given back
-    truncated: bool = False  # the patch is over 64 MiB and ends before a file that does not fit; see the verb `patch`
+    truncated: bool = False  # the patch is over 64 MiB and ends before a file that does not fit; `patch` returns all
 
     @property
     def added(self) -> int:

@@ -169,7 +169,9 @@ class _File:
         with self.body:
             if changes.is_unapplied() and not hunks:
                 changes.box_for("Choose this file", change.path, "")
-            if not lines:
+            if found.truncated:
+                ui.label("Over 64 MiB of text: aw diff shows it.").classes("dim p-2")
+            elif not lines:
                 ui.label("No text to show: it is binary, empty, or only its mode changed.").classes("dim p-2")
                 return
             self._draw(change.path, lines[:most], hunks)

@@ -20,7 +20,7 @@ from carrel.server.bodies import Edits, Move, NewDirectory
 from carrel.server.front import Verbs, WorkspaceId
 from carrel.server.guard import BODY_SECONDS
 from carrel.server.routing import WORKSPACE, failing, make_router
-from carrel.server.streams import Paced, in_threads
+from carrel.server.streams import Paced, begun, in_threads
 from carrel.server.wire import answer
 
 router = make_router(tags=["files"])
@@ -72,9 +72,8 @@ def read_file(
     if format == "stat":
         return answer(verbs.stat_file(id, path))
     if format == "tar":
-        pieces = verbs.tar_files(id, path)
-        first = next(pieces)  # errors are said before the answer begins
-        return Paced(lambda: in_threads(_with_first(first, pieces)), "application/x-tar", _saved_as(f"{path}.tar"))
+        pieces = begun(verbs.tar_files(id, path))
+        return Paced(lambda: in_threads(pieces), "application/x-tar", _saved_as(f"{path}.tar"))
     opened = verbs.open_file(id, path)
     is_sent = False
     try:
@@ -182,9 +181,8 @@ def tree(verbs: Verbs, id: WorkspaceId, path: Path = ".", counts: bool = False) 
     With `counts` it is `tree` beside the numbers of `files`, `directories`, `links` and others."""
     if counts:
         return answer(verbs.tree(id, path))
-    pieces = verbs.tree_json(id, path)
-    first = next(pieces)
-    return Paced(lambda: in_threads(_with_first(first, pieces)), "application/json")
+    pieces = begun(verbs.tree_json(id, path))
+    return Paced(lambda: in_threads(pieces), "application/json")
 
 
 @router.get(f"{WORKSPACE}/paths", response_model=list[Named], responses=failing(404))
@@ -256,11 +254,6 @@ async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
         return await anext(pieces)
     except StopAsyncIteration:
         return None
-
-
-def _with_first(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
 
 
 def _digest(if_match: str | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import Query
 from starlette.responses import Response
@@ -30,6 +30,7 @@ from carrel.server.bodies import Turn as NewTurn
 from carrel.server.front import OWNER, Asker, Verbs, WorkspaceId
 from carrel.server.once import ACCEPTED, AskedOnce, Running, reply, shown
 from carrel.server.routing import WORKSPACE, failing, make_router
+from carrel.server.streams import Paced, begun, in_threads
 from carrel.server.wire import answer
 
 router = make_router(tags=["states"])
@@ -90,10 +91,19 @@ def diff(
     paths: Annotated[str, Query(max_length=30_000, description="only what is there or below; by line breaks")] = "",
     text: bool = True,
     git_files: bool = False,
+    binary: bool = True,
     context: Annotated[int, Query(ge=0, le=100_000)] = 3,
+    format: Literal["json", "patch"] = "json",
 ) -> Response:
-    """What changed between two states: a list of paths, and as `text` a unified diff."""
+    """What changed between two states: a list of paths, and with `text` a unified diff of up to 64 MiB.
+
+    With `format=patch` the diff alone, byte for byte and without a limit, as `git apply` takes it, by default with the
+    content of binary files."""
     chosen = paths.split("\n") if paths else []
+    if format == "patch":
+        options: dict[str, Any] = {"git_files": git_files, "binary": binary, "context": context}
+        pieces = begun(verbs.patch(id, from_=from_, to=to, paths=chosen, **options))
+        return Paced(lambda: in_threads(pieces), "text/x-diff")
     return answer(verbs.diff(id, from_=from_, to=to, paths=chosen, text=text, git_files=git_files, context=context))
 
 

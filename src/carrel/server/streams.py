@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -297,6 +298,11 @@ class Stream(Paced):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         with self._hub.listening():
             await super().__call__(scope, receive, send)
+
+
+def begun(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The same pieces, the first of them made now: an error is raised before the answer begins."""
+    return chain([next(pieces, b"")], pieces)
 
 
 async def in_threads(pieces: Iterator[bytes], close: Callable[[], None] | None = None) -> AsyncIterator[bytes]:

@@ -68,9 +68,10 @@ def write_patch(
     git_files: bool = False,
     binary: bool = True,
     context: int = 3,
+    may: Callable[[str], bool] | None = None,
 ) -> Iterator[bytes]:
-    """The patch as bytes, piece by piece, complete whatever its size."""
-    for pair in find_pairs(old, new, under=under, paths=paths, git_files=git_files)[0]:
+    """The patch as bytes, in pieces of whole lines, complete whatever its size."""
+    for pair in find_pairs(old, new, under=under, paths=paths, git_files=git_files, may=may)[0]:
         yield from write(old, new, pair, binary=binary, context=context)
 
 
@@ -98,7 +99,10 @@ def find_pairs(
     git_files: bool = False,
     may: Callable[[str], bool] | None = None,
 ) -> tuple[list[Pair], int]:
-    """The changes with renames found, sorted by path, and how many inside `.git` were set aside."""
+    """The changes with renames found, sorted by path, and how many inside `.git` were set aside.
+
+    A path that `may` refuses is left out before renames are found: neither its name nor its content shows.
+    """
     wanted = [f"{under}/{path}".strip("/") for path in paths] if paths is not None else [under]
     hidden = 0
     deltas: list[tuple[str, Delta]] = []

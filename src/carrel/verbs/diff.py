@@ -12,7 +12,7 @@ from carrel.verbs.state import cache_path, open_store, place_of_state, stack_fin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from carrel.home import Home
     from carrel.model.change import Change, Diff
@@ -35,22 +35,45 @@ def diff(
     """The changes in `work/` between two states, each `base`, `now` or a snapshot; with `text`, also as a patch."""
     from carrel.snapshots.diff import diff as compare
 
+    with _two_states(home, workspace_id, from_, to) as (old, new, may):
+        wanted = list(paths) or None
+        return compare(old, new, paths=wanted, text=text, git_files=git_files, context=context, may=may)
+
+
+def patch(
+    home: Home,
+    workspace_id: str,
+    *,
+    from_: str = BASE,
+    to: str = NOW,
+    paths: Sequence[str] = (),
+    git_files: bool = False,
+    binary: bool = True,
+    context: int = 3,
+) -> Iterator[bytes]:
+    """The changes in `work/` as a patch that `git apply` takes, byte for byte and whatever its size.
+
+    Pieces are whole lines. `binary` writes the content of binary files; without it they are only named.
+    """
+    from carrel.snapshots.diff import write_patch
+
+    with _two_states(home, workspace_id, from_, to) as (old, new, may):
+        wanted = list(paths) or None
+        yield from write_patch(old, new, paths=wanted, git_files=git_files, binary=binary, context=context, may=may)
+
+
+@contextmanager
+def _two_states(
+    home: Home, workspace_id: str, from_: str, to: str
+) -> Iterator[tuple[Tree, Tree, Callable[[str], bool] | None]]:
+    """Both states, and which paths the caller may read. An agent is shown nothing else, also below a directory."""
     workspace = materialise(home, show.get(home, workspace_id))
     may = judged(home, lambda gate: gate.readable(workspace))
     with open_store(home) as store, ExitStack() as open_trees:
         # Contents are wanted even without text: a renamed file is known by them.
         old = open_trees.enter_context(state(home, store, workspace, from_))
         new = open_trees.enter_context(state(home, store, workspace, to))
-        return compare(
-            old,
-            new,
-            paths=list(paths) or None,
-            text=text,
-            git_files=git_files,
-            context=context,
-            # An agent is shown nothing of what it may not read, also not below a directory that it may.
-            may=None if may is None else lambda path: may(f"work/{path}"),
-        )
+        yield old, new, None if may is None else lambda path: may(f"work/{path}")
 
 
 @contextmanager

@@ -40,7 +40,7 @@ AGENTS_MAY = frozenset(
     {
         *("get", "exists", "list", "create", "destroy", "fork"),
         *("run", "run_kept", "get_run", "runs", "wait", "stop", "output", "why"),
-        *("snapshot", "snapshots", "restore", "diff", "status", "apply", "session"),
+        *("snapshot", "snapshots", "restore", "diff", "patch", "status", "apply", "session"),
         *("read_file", "read_text", "write_file", "edit_file", "delete_file", "move_file", "make_directory"),
         *("list_files", "tree", "tree_json", "list_directory", "list_paths", "stat_file", "search_names"),
         *("search_text", "resolve", "adapt_prompt"),

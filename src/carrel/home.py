@@ -4,6 +4,7 @@ HOME/                      0700
   id                       which home this is, for stores that several share
   log.db                   the event log (unless store.url names a server)
   locks                    one byte range for each thing that is being worked on
+  clock                    empty; its mtime is the time of the newest id
   templates/NAME/
   cache/                   prepared checkouts
   workspaces/              or storage.workspaces_path
@@ -140,8 +141,20 @@ class Home:
 
     def new_id(self) -> str:
         """A fresh id of 16 letters and digits: 52 bits of microseconds, so that ids sort by age, and 28 random ones."""
-        number = (time.time_ns() // 1000) << 28 | int.from_bytes(os.urandom(4), "big") >> 4
+        number = self._tick() << 28 | int.from_bytes(os.urandom(4), "big") >> 4
         return "".join(_ALPHABET[number >> shift & 31] for shift in range(75, -1, -5))
+
+    def _tick(self) -> int:
+        """The time in microseconds, later than every tick before: ids keep their order when the clock is set back."""
+        path = f"{self.path}/clock"
+        now = time.time_ns() // 1000
+        with suppress(OSError):  # a home that can only be read has nothing to put in order
+            try:
+                now = max(now, os.stat(path).st_mtime_ns // 1000 + 1)
+            except FileNotFoundError:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.utime(path, ns=(now * 1000, now * 1000))
+        return now
 
     def new_name(self) -> str:
         """A task name that no task has."""

@@ -25,6 +25,7 @@ class Rules(Value):
     cache_days: float = 1 / 24  # a cache that was used since may be in use by somebody who has not said so yet
     archive_first: bool = False
     pressed: bool = False  # space is wanted: age is no reason to stay any more, everything else is
+    clock_fault: str = ""  # why the clock cannot be trusted: then nothing is taken for its age
 
 
 class Desk(Value):
@@ -72,6 +73,8 @@ def judge_desk(desk: Desk, rules: Rules) -> Verdict:
     if not rules.pressed:
         if rules.retention_days is None:
             return Verdict(goes=False, why="workspaces.retention_days is not set")
+        if rules.clock_fault:
+            return Verdict(goes=False, why=rules.clock_fault)
         idle += f" of {rules.retention_days:g}"
         if desk.idle_days < rules.retention_days:
             return Verdict(goes=False, why=idle)
@@ -107,6 +110,8 @@ def judge_trashed(trashed: Trashed, rules: Rules) -> Verdict:
         return Verdict(goes=True, why="asked for")
     if trashed.pinned:
         return Verdict(goes=False, why="pinned; aw trash empty takes it all the same")
+    if rules.clock_fault:
+        return Verdict(goes=False, why=rules.clock_fault)
     return Verdict(
         goes=trashed.days >= rules.trash_days,
         why=f"in the trash for {trashed.days:.1f} of {rules.trash_days:g} days",

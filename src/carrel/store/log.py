@@ -178,6 +178,17 @@ class Log:
             after = rows[-1][0]
             left = None if left is None else left - len(rows)
 
+    def time_at(self, position: int) -> str:
+        """When the event at a position was recorded, "" if there is none."""
+        rows = self._database.execute("SELECT recorded_at FROM events WHERE position = ?", (position,))
+        return str(rows[0][0]) if rows else ""
+
+    def times(self, first: int) -> Iterator[tuple[int, str]]:
+        """Position and time of every event from a position on."""
+        yield from self._database.stream(
+            "SELECT position, recorded_at FROM events WHERE position >= ? ORDER BY position", (first,)
+        )
+
     def read_chain(self, stream: str) -> Iterator[tuple[int, str, str, str, str, str, str]]:
         """Version, type, data, actor, metadata, time and hash of every event of a stream, as they are stored."""
         after = 0

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from carrel.model.workspace import Workspace
 
 DAY = 86400.0
+LEAP_DAYS = 120.0  # no home in use is left alone for so long
+LOOK_BACK = 10_000  # events before one that may tell that it was recorded with a wrong clock
 
 
 def rules_of(home: Home, *, pressed: bool = False) -> Rules:
@@ -26,12 +28,84 @@ def rules_of(home: Home, *, pressed: bool = False) -> Rules:
         trash_days=wanted.trash_days,
         archive_first=wanted.archive_workspaces,
         pressed=pressed,
+        clock_fault=find_clock_fault(home),
     )
+
+
+def find_clock_fault(home: Home) -> str:
+    """Why ages by the clock of this machine cannot be trusted now, or "" if they can.
+
+    The log is the witness: a clock that is months away from its newest event is wrong, or nobody was here for months.
+    The same holds for the first `workspaces.trash_days` after such a leap, so that a person has time to notice.
+    """
+    now = time.time()
+    newest = home.log.last_position()
+    if not newest:
+        return ""
+    days = (now - seconds(home.log.time_at(newest))) / DAY
+    if abs(days) > LEAP_DAYS:
+        return f"the clock is {abs(days):.0f} days {'ahead of' if days > 0 else 'behind'} the newest event of the log"
+    since = now - home.settings.workspaces.trash_days * DAY
+
+    def is_recent(position: int) -> bool:  # neither old nor from a time when the clock was ahead
+        return since <= seconds(home.log.time_at(position)) <= now
+
+    # Times grow with positions but for leaps, so halving finds the first event of the last days, or such a leap.
+    before, first = (0, newest) if is_recent(newest) else (0, 0)
+    while first - before > 1:
+        middle = (before + first) // 2
+        before, first = (before, middle) if is_recent(middle) else (middle, first)
+    if before:
+        moment = home.log.time_at(first)
+        days = (seconds(moment) - seconds(home.log.time_at(before))) / DAY
+        if days > LEAP_DAYS:
+            return f"the clock leapt by {days:.0f} days at {moment[:19]}Z"
+    return ""
 
 
 def days_since(moment: float) -> float:
     """How long ago that was; what a clock set back dates in the future is now."""
     return max(0.0, (time.time() - moment) / DAY)
+
+
+class LogTime:
+    """Ages along the log, which a clock that was wrong for a while does not change.
+
+    Time passes from event to event and never back, so what was recorded while the clock was set back is as old as the
+    events around it. A leap of months, in either direction, is no time at all. Read only when something is about to be
+    deleted for good.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._positions: dict[str, dict[str, int]] = {}
+        self._moments: dict[int, float] = {}  # of each event, on the corrected line
+        self._now = 0.0
+
+    def days_since(self, event_type: str, field: str, value: str) -> float:
+        """Days since the last event of a type whose field has this value; 0 if there is none."""
+        if event_type not in self._positions:
+            events = self._home.log.read(types=(event_type,))
+            self._positions[event_type] = {str(each.event_data[field]): each.position for each in events}
+        position = self._positions[event_type].get(value)
+        if position is None:
+            return 0.0
+        if position not in self._moments:
+            self._read(max(1, position - LOOK_BACK))
+        return (self._now - self._moments[position]) / DAY
+
+    def _read(self, first: int) -> None:
+        self._moments = {}
+        line = leaps = 0.0
+        last: float | None = None
+        for position, at in (*self._home.log.times(first), (0, "")):
+            moment = seconds(at) if at else time.time()
+            if last is not None and abs(moment - last) > LEAP_DAYS * DAY:
+                leaps += moment - last
+            last = moment
+            line = max(line, moment - leaps)
+            self._moments[position] = line
+        self._now = line
 
 
 def last_uses(home: Home) -> dict[str, float]:

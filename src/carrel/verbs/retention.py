@@ -17,6 +17,7 @@ from carrel.model.operation import Operation
 from carrel.model.value import Value
 from carrel.model.workspace import Workspace
 from carrel.verbs.apply import jobs_path, kept_roots
+from carrel.verbs.idle import LogTime
 from carrel.verbs.snapshot import of_workspace
 from carrel.verbs.state import cache_path, find_stack, open_store, stacks_path
 
@@ -56,6 +57,12 @@ def find_leaving(home: Home, uids: Iterable[str] = (), now: float | None = None,
     gone = frozenset(uids) | {workspace.uid for workspace in every if workspace.state in GONE}
     leaving: list[tuple[Workspace, Snapshot]] = []
     young = _young_operations(home, now)
+    log_time = LogTime(home)
+
+    def is_old(snapshot: Snapshot) -> bool:
+        days = log_time.days_since("snapshot_taken", "snapshot_id", snapshot.id)
+        return days >= home.settings.snapshots.keep_all_days
+
     needed = {operation.before for operation in young.values()}
     # Asked from the snapshots' side: of the workspaces that ever were deleted hardly one has some left.
     kept_of_gone = {record["uid"] for record in home.log.find_all("snapshot")} & gone
@@ -63,7 +70,8 @@ def find_leaving(home: Home, uids: Iterable[str] = (), now: float | None = None,
         if workspace.uid in kept_of_gone:
             leaving += [(workspace, each) for each in of_workspace(home, workspace) if each.cause != "base"]
         elif workspace.state == "ready" and thin:
-            leaving += [(workspace, each) for each in _thin(home, workspace, now) if each.id not in needed]
+            old_ones = [each for each in _thin(home, workspace, now) if each.id not in needed]
+            leaving += [(workspace, each) for each in old_ones if is_old(each)]
     old = frozenset(_old_jobs(home, young, now)) if thin else frozenset()
     return Leaving(snapshots=tuple(leaving), operations=old, uids=gone)
 

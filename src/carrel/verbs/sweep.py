@@ -17,7 +17,7 @@ from carrel.model.value import Value
 from carrel.model.workspace import Workspace
 from carrel.verbs import show
 from carrel.verbs.destroy import destroy
-from carrel.verbs.idle import judge, last_uses, rules_of
+from carrel.verbs.idle import LogTime, judge, last_uses, rules_of
 from carrel.verbs.permit import refuse_agents
 from carrel.verbs.quota import exclusive, forget_count
 from carrel.verbs.undo import trashed
@@ -74,10 +74,12 @@ def sweep(
     problems: list[CarrelError] = [problem for _, problem in ([] if dry_run else finish_purging(home)) if problem]
     only_trash = everything or bool(uids)
     looked_at = []
+    rules, log_time = rules_of(home), LogTime(home)
     for workspace in trashed(home):
         if workspace.home != home.id or (uids and workspace.uid not in uids):
             continue
-        candidate = _judge(home, workspace, asked_for=only_trash, measured=dry_run or free_bytes is not None)
+        measured = dry_run or free_bytes is not None
+        candidate = _judge(home, workspace, rules, log_time, asked_for=only_trash, measured=measured)
         looked_at.append(candidate)
         if candidate.goes and not dry_run:
             try:
@@ -86,7 +88,8 @@ def sweep(
                 problems.append(problem)
     try:
         with home.hold("the states of this home", wait_seconds=0):  # one sweeper at a time
-            looked_at += _sweep_states(home, looked_at, dry_run=dry_run, thin=not only_trash)
+            thin = not only_trash and not rules.clock_fault
+            looked_at += _sweep_states(home, looked_at, dry_run=dry_run, thin=thin)
             if not only_trash:
                 looked_at += _sweep_caches(home, _left(free_bytes, looked_at), dry_run=dry_run)
     except WorkspaceBusy:
@@ -95,7 +98,7 @@ def sweep(
         problems.append(problem)
     if not only_trash:
         looked_at += _sweep_workspaces(home, _left(free_bytes, looked_at), problems, dry_run=dry_run)
-    if not dry_run:
+    if not dry_run and not rules.clock_fault:
         from carrel.verbs.ask import drop_old_previews
 
         drop_old_previews(home)
@@ -106,7 +109,9 @@ def sweep(
 
 def plan(home: Home) -> list[Candidate]:
     """What a sweep would take now, without the states, which take longer to look at."""
-    trash = [_judge(home, each, asked_for=False, measured=True) for each in trashed(home) if each.home == home.id]
+    rules, log_time = rules_of(home), LogTime(home)
+    ours = [each for each in trashed(home) if each.home == home.id]
+    trash = [_judge(home, each, rules, log_time, asked_for=False, measured=True) for each in ours]
     return [*trash, *_sweep_caches(home, 0, dry_run=True), *_sweep_workspaces(home, 0, [], dry_run=True)]
 
 
@@ -115,12 +120,16 @@ def _left(free_bytes: int | None, looked_at: list[Candidate]) -> int:
     return max(0, (free_bytes or 0) - sum(each.bytes for each in looked_at if each.goes))
 
 
-def _judge(home: Home, workspace: Workspace, *, asked_for: bool, measured: bool) -> Candidate:
+def _judge(
+    home: Home, workspace: Workspace, rules: Rules, log_time: LogTime, *, asked_for: bool, measured: bool
+) -> Candidate:
     from carrel.system.measure import measure
 
     age = max(0.0, (time.time() - seconds(workspace.updated_at)) / 86400)
+    if age >= rules.trash_days and not asked_for:
+        age = min(age, log_time.days_since("workspace_cleanup", "uid", workspace.uid))
     facts = Trashed(days=age, pinned=workspace.pinned, asked_for=asked_for)
-    verdict = judge_trashed(facts, rules_of(home))
+    verdict = judge_trashed(facts, rules)
     layers = f"{home.private}/layers/{workspace.uid}"
     return Candidate(
         workspace_id=workspace.id,
@@ -162,14 +171,15 @@ def _sweep_workspaces(home: Home, wanted_bytes: int, problems: list[CarrelError]
     """Move workspaces past their time to the trash; if space is wanted, then also the longest unused of the others."""
     known = last_uses(home)
     every = show.list_all(home)
-    found = [_look(home, workspace, known, rules_of(home)) for workspace in every]
+    rules = rules_of(home)
+    found = [_look(home, workspace, known, rules) for workspace in every]
     pressed = home.settings.workspaces.max_total_size_gb is not None or wanted_bytes > 0
     if pressed or dry_run:
         found = [
             each.replace(bytes=exclusive(home, workspace).bytes) for each, workspace in zip(found, every, strict=True)
         ]
     if pressed:
-        others = [_look(home, workspace, known, rules_of(home, pressed=True)) for workspace in every]
+        others = [_look(home, workspace, known, rules.replace(pressed=True)) for workspace in every]
         found = _choose(found, others, max(wanted_bytes, _excess(home, found)))
     found.sort(key=lambda each: (not each.goes, -each.age_days))
     return [each if dry_run or not each.goes else _take(home, each, problems, pressed=pressed) for each in found]
@@ -279,6 +289,8 @@ def sweep_in_background(home: Home) -> None:
         age = time.time() - os.stat(stamp).st_mtime
     except FileNotFoundError:
         age = 0.0  # a new home has nothing that is due
+    if age < 0:  # the clock was set back since
+        age = HOUR
     if age >= HOUR:
         from carrel.system.background import start_aw
 

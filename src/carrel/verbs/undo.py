@@ -132,7 +132,8 @@ def _choose(home: Home, operation_id: str | None) -> Operation:
                 if _can_undo_change(home, candidate):
                     return candidate
                 continue
-            if all(workspace.state == "destroyed" for workspace in _left_of(home, candidate)):
+            # Another home that shares the log has files of its own.
+            if all(each.state == "destroyed" and each.home == home.id for each in _left_of(home, candidate)):
                 return candidate
         raise OperationNotFound("there is nothing to undo", hint="aw ops lists what was done")
     record = home.log.get("operation", operation_id) if operation_id.isascii() else None

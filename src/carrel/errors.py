@@ -249,6 +249,12 @@ class TemplateExists(Conflict):
     code = "template_exists"
 
 
+class PartReplaced(Conflict):
+    """Something else is in place of the directory `work`, `output` or `tmp` of a workspace."""
+
+    code = "part_replaced"
+
+
 class WrongStatus(Conflict):
     """The lifecycle does not allow this event now."""
 

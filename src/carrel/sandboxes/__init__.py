@@ -90,6 +90,7 @@ class Confinement(Value):
     public_mount: str = "/mnt/workspace"
     directory: str = "work"  # where commands start, below the public mount
     read_only: tuple[str, ...] = (".aw",)  # names at the top of the workspace
+    parts: tuple[str, ...] = ()  # directories at the top of the workspace that nobody inside can rename or remove
     mounts: tuple[Mount, ...] = ()
     tools: tuple[str, ...] = ()  # directories that appear read-only at their own path: ~/.pyenv, ~/.nvm, ~/.cargo
     environment: dict[str, str] = {}

@@ -347,6 +347,8 @@ class _Cell:
             options = ["--bind-fd", str(descriptors[-1]), public]
         else:
             options = ["--bind", os.path.realpath(self._confinement.workspace), public]
+        for name in self._confinement.parts:  # mount points: the kernel lets nobody rename or remove them
+            options += ["--bind", os.path.join(os.path.realpath(self._confinement.workspace), name), f"{public}/{name}"]
         for name in self._confinement.read_only:
             source = os.path.join(os.path.realpath(self._confinement.workspace), name)
             if os.path.lexists(source):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from carrel.errors import Invalid, NotADirectory, Refused
+from carrel.system.parts import check_parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def check(confinement: Confinement) -> None:
         confinement.hostname,
         confinement.user,
     ]
-    texts += [*confinement.read_only, *confinement.tools, *environment, *environment.values()]
+    texts += [*confinement.read_only, *confinement.parts, *confinement.tools, *environment, *environment.values()]
     texts += [text for mount in confinement.mounts for text in (mount.source, mount.target)]
     if any("\0" in text for text in texts):
         raise Invalid("a path, name or variable for the sandbox holds a NUL byte")
@@ -58,7 +59,8 @@ def check(confinement: Confinement) -> None:
             raise Invalid(
                 f"{mount.target} overlaps the workspace at {public}", hint="mount it elsewhere and link to it"
             )
-    for name in confinement.read_only:
+    check_parts(confinement.workspace, confinement.parts)
+    for name in (*confinement.read_only, *confinement.parts):
         if "/" in name or name in ("", ".", ".."):
             raise Invalid(f"{name!r} is not a name at the top of the workspace")
         if os.path.islink(os.path.join(confinement.workspace, name)):

@@ -12,6 +12,7 @@ import os
 from carrel.errors import Invalid, NotADirectory
 from carrel.model.enforcement import Enforcement
 from carrel.sandboxes import Confinement, Promises
+from carrel.system.parts import check_parts
 from carrel.system.process import Launch
 
 TYPE_CHECKING = False
@@ -31,6 +32,7 @@ def probe() -> str | None:
 @contextlib.contextmanager
 def enter(confinement: Confinement) -> Iterator[_Cell]:
     """A cell that is only a directory."""
+    check_parts(confinement.workspace, confinement.parts)
     directory = os.path.join(confinement.workspace, confinement.directory)
     if not os.path.isdir(directory):
         raise NotADirectory(f"there is no directory {confinement.directory} in the workspace")

@@ -121,6 +121,7 @@ def _machine(confinement: Confinement, asked: Machines) -> Machine:
         workspace=confinement.workspace,
         public_mount=confinement.public_mount,
         read_only=confinement.read_only,
+        parts=confinement.parts,
         mounts=tuple(
             (
                 mount.source,

@@ -20,6 +20,7 @@ from carrel.snapshots.folders import OPEN_DIR
 from carrel.snapshots.hands import Hands
 from carrel.snapshots.take import LIMITS, NOTES, look, with_own_stack
 from carrel.snapshots.trees import Delta, Tree, compare, is_bare
+from carrel.system.parts import make_parts, open_part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -171,26 +172,15 @@ class _Restore:
         return hands, rest
 
     def _open(self, part: str) -> int:
-        if part == "work" and self._place.work:
-            return os.open(self._place.work, OPEN_DIR)
-        root = os.open(self._place.root, OPEN_DIR)
+        root = self._place.root
         if not part:
-            return root
-        try:
-            return os.open(part, OPEN_DIR, dir_fd=root)
-        except OSError as error:
-            if part != "output" or error.errno not in _MOVED:
-                raise
-            if error.errno != errno.ENOENT:  # the agent put something else there: it keeps it, under another name
-                os.rename(part, f"{part}.replaced-{os.urandom(4).hex()}", src_dir_fd=root, dst_dir_fd=root)
-            os.mkdir(part, 0o755, dir_fd=root)
-            fd = os.open(part, OPEN_DIR, dir_fd=root)
-            if os.geteuid() == 0:
-                status = os.fstat(root)
-                os.fchown(fd, *(self._owner or (status.st_uid, status.st_gid)))
-            return fd
-        finally:
-            os.close(root)
+            return os.open(root, OPEN_DIR)
+        if part == "work" and self._place.work:
+            return open_part(*os.path.split(self._place.work))
+        if part == "output":  # whatever the agent put there, it keeps it under another name
+            status = os.lstat(root)
+            make_parts(root, (part,), self._owner or (status.st_uid, status.st_gid), move_aside=True)
+        return open_part(root, part)
 
     def _stir(self, path: str) -> None:
         above = path.rpartition("/")[0]

@@ -15,6 +15,7 @@ from carrel.snapshots.folders import OPEN_DIR
 from carrel.snapshots.objects import Scratch
 from carrel.snapshots.trees import Tree
 from carrel.snapshots.walker import Redirected, Walk
+from carrel.system.parts import open_part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def _see_parts(
     except OSError as error:
         raise from_os(error, "the workspace") from error
     try:
-        _see_work(seen, root, place, new_walk, sink if keep_was else None, earlier)
+        _see_work(seen, place, new_walk, sink if keep_was else None, earlier)
         walk = new_walk()
         try:
             fd = os.open("output", OPEN_DIR, dir_fd=root)
@@ -222,7 +223,6 @@ def _see_root(seen: _Seen, sink: Sink, cached: Directories, *, trust: bool) -> N
 
 def _see_work(
     seen: _Seen,
-    root: int,
     place: Place,
     new_walk: Callable[..., Walk],
     keep: Sink | None,
@@ -237,7 +237,7 @@ def _see_work(
                 find_was = _preserver(keep, lower, stack, earlier)
             walk = new_walk(stack.marks, find_was)
             try:
-                fd = _open(overlay.upper)
+                fd = open_part(*os.path.split(overlay.upper))
                 try:
                     entry, files = walk.run(fd, "work")
                 finally:
@@ -248,7 +248,7 @@ def _see_work(
                 return
             except Redirected:
                 pass  # made by another overlay than ours: what is seen through the mount is what counts
-    fd = _open(place.work) if place.work else _open("work", root)
+    fd = open_part(*os.path.split(place.work or f"{place.root}/work"))
     walk = new_walk()
     try:
         entry, files = walk.run(fd, "work")
@@ -260,15 +260,6 @@ def _see_work(
 @contextmanager
 def _nothing() -> Iterator[None]:
     yield None
-
-
-def _open(path: str, root: int | None = None) -> int:
-    try:
-        return os.open(path, OPEN_DIR, dir_fd=root)
-    except NotADirectoryError as error:
-        raise FilesystemError("the workspace's work directory is not a directory", hint="aw repair") from error
-    except OSError as error:
-        raise from_os(error, "the workspace's work directory") from error
 
 
 def _preserver(sink: Sink, lower: Tree, stack: Stack, earlier: Tree | None) -> Callable[[str], bytes]:

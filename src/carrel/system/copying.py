@@ -14,7 +14,7 @@ import errno
 import os
 import stat
 
-from carrel.errors import LimitExceeded
+from carrel.errors import QuotaExceeded
 from carrel.model.value import Value
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 COPY, REFLINK, LINK = "copy", "reflink", "link"
 
 _FICLONE = 0x40049409
-_MAX_DEPTH = 400  # two descriptors for each level, and most processes may have 1,024
+_HELD = 32  # levels that are open at a time, with two descriptors each; most processes may have 1,024
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -39,7 +39,7 @@ class Copied(Value):
     files: int
     directories: int
     bytes: int
-    skipped: list[str]  # sockets, devices, what we may not read
+    skipped: list[str]  # sockets, devices, what we may not read, other file systems
 
 
 class ReflinkError(OSError):
@@ -47,34 +47,42 @@ class ReflinkError(OSError):
 
 
 def copy_tree(
-    source: str,
+    source: str | int,
     target: str,
     *,
     how: str = COPY,
     owner: tuple[int, int] | None = None,
     keep_marks: bool = False,
     avoid: Iterable[str] = (),
+    max_bytes: int | None = None,
+    one_file_system: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Copied:
     """Lay the tree at `source` over the one at `target`, made if need be: modes, times, links, holes and all.
 
+    The source is a directory, or the descriptor of one where somebody else can change its name; a link is not followed.
     With `keep_marks` the target is a layer too. Directories in `avoid` are left out, wherever in the source they are.
-    ReflinkError says that `how` is reflink and that the very first file cannot be shared.
+    `one_file_system` leaves out what is mounted in the source. QuotaExceeded says that it is more than `max_bytes`,
+    ReflinkError that `how` is reflink and that the very first file cannot be shared.
     """
     os.makedirs(target, 0o700, exist_ok=True)
     copy = _Copy(how, owner, keep_marks, progress)
+    copy.max_bytes = max_bytes
+    copy.one_file_system = one_file_system
     copy.avoid = {_identity(os.stat(path)) for path in avoid if os.path.isdir(path)}
     copy.avoid.add(_identity(os.stat(target)))
     return copy.run(source, target)
 
 
-def copy_cheaply(source: str, target: str, owner: tuple[int, int] | None = None) -> None:
-    """Copy a tree to a path where nothing is, sharing its blocks if the file system can."""
+def copy_cheaply(
+    source: int, target: str, owner: tuple[int, int] | None = None, *, max_bytes: int | None = None
+) -> None:
+    """Copy an agent's directory to a path where nothing is, sharing its blocks if the file system can."""
     try:
-        copy_tree(source, target, how=REFLINK, owner=owner)
+        copy_tree(source, target, how=REFLINK, owner=owner, max_bytes=max_bytes, one_file_system=True)
     except ReflinkError:
         remove_tree(target)
-        copy_tree(source, target, owner=owner)
+        copy_tree(source, target, owner=owner, max_bytes=max_bytes, one_file_system=True)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
@@ -97,19 +105,22 @@ def copy_entry(source: str, target: str, name: str) -> None:
 
 
 class _Level:
-    """A directory being copied: both sides open, and what is left of it."""
+    """A directory being copied: both sides, open or closed for the time being (-1), and what is left of it."""
 
-    def __init__(self, source: int, target: int, relative: str, status: os.stat_result) -> None:
+    def __init__(self, source: int, target: int, name: str) -> None:
         self.source = source
         self.target = target
-        self.relative = relative
-        self.status = status
+        self.name = name
+        self.status = os.fstat(source)
+        self.xattrs = _read_xattrs(source)
         with os.scandir(source) as entries:
             self.names = [entry.name for entry in entries]
 
     def close(self) -> None:
-        os.close(self.source)
-        os.close(self.target)
+        for descriptor in (self.source, self.target):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.source = self.target = -1
 
 
 class _Copy:
@@ -126,10 +137,14 @@ class _Copy:
         self.seen: dict[tuple[int, int], str] = {}  # inode with several names -> where the first of them went
         self.levels: list[_Level] = []
         self.avoid: set[tuple[int, int]] = set()
+        self.max_bytes: int | None = None
+        self.taken = 0  # what the files take on the disk, for `max_bytes`
+        self.one_file_system = False
 
-    def run(self, source: str, target: str) -> Copied:
+    def run(self, source: str | int, target: str) -> Copied:
         try:
-            self.enter(os.open(source, _DIRECTORY & ~os.O_NOFOLLOW), os.open(target, _DIRECTORY), "")
+            top = os.open(".", _DIRECTORY, dir_fd=source) if isinstance(source, int) else os.open(source, _DIRECTORY)
+            self.enter(top, os.open(target, _DIRECTORY), "")
             self.walk()
         finally:
             self.close()
@@ -139,18 +154,23 @@ class _Copy:
         for level in self.levels:
             level.close()
 
-    def enter(self, source: int, target: int, relative: str) -> _Level:
-        if len(self.levels) >= _MAX_DEPTH:
+    def enter(self, source: int, target: int, name: str) -> _Level:
+        try:
+            level = _Level(source, target, name)
+        except BaseException:
             os.close(source)
             os.close(target)
-            raise LimitExceeded(f"the tree is more than {_MAX_DEPTH} directories deep")
-        level = _Level(source, target, relative, os.fstat(source))
+            raise
         self.levels.append(level)
+        if len(self.levels) > _HELD:
+            self.levels[-_HELD].close()  # the outermost stays open: it is levels[0], and never this one
         return level
 
     def walk(self) -> None:
         while self.levels:
             level = self.levels[-1]
+            if level.target < 0:
+                self._reopen()
             if not level.names:
                 self._finish(self.levels.pop())
                 continue
@@ -160,12 +180,32 @@ class _Copy:
             except FileNotFoundError:
                 continue  # the agent removed it while we looked
             except PermissionError:
-                self.skipped.append(level.relative + name)
+                self.skipped.append(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return "/".join([*(level.name for level in self.levels[1:]), name])
+
+    def _reopen(self) -> None:
+        """Open the last levels again, going down from the top; a source that was moved away meanwhile has no more."""
+        source, target = os.dup(self.levels[0].source), os.dup(self.levels[0].target)
+        for position, level in enumerate(self.levels[1:], start=1):
+            source = _step(source, level.name)
+            target = _step(target, level.name)
+            if position > len(self.levels) - _HELD:
+                level.source = os.dup(source) if source >= 0 else -1
+                level.target = os.dup(target)
+                if source < 0:
+                    level.names.clear()
+        for descriptor in (source, target):
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def _entry(self, level: _Level, name: str) -> None:
         status = os.stat(name, dir_fd=level.source, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode):
-            if _identity(status) not in self.avoid:
+            if self.one_file_system and status.st_dev != self.levels[0].status.st_dev:
+                self.skipped.append(self._path(name))
+            elif _identity(status) not in self.avoid:
                 self._directory(level, name)
             return
         if is_whiteout(status):
@@ -185,7 +225,7 @@ class _Copy:
             os.chmod(name, stat.S_IMODE(status.st_mode), dir_fd=level.target)
             os.utime(name, ns=(status.st_atime_ns, status.st_mtime_ns), dir_fd=level.target)
         else:
-            self.skipped.append(level.relative + name)
+            self.skipped.append(self._path(name))
 
     def _whiteout(self, level: _Level, name: str) -> None:
         clear(level.target, name)
@@ -211,12 +251,12 @@ class _Copy:
             os.close(source)
             raise
         self.directories += 1
-        self.enter(source, target, f"{level.relative}{name}/")
+        self.enter(source, target, name)
 
     def _finish(self, level: _Level) -> None:
         """Attributes of a directory come last: filling it changes its time, and it may be read-only."""
         try:
-            _copy_xattrs(level.source, level.target)
+            _set_xattrs(level.target, level.xattrs)
             if self.owner:
                 os.fchown(level.target, *self.owner)
             os.fchmod(level.target, stat.S_IMODE(level.status.st_mode))
@@ -239,12 +279,13 @@ class _Copy:
         try:
             status = os.fstat(source)
             if not stat.S_ISREG(status.st_mode):
-                self.skipped.append(level.relative + name)
+                self.skipped.append(self._path(name))
                 return
+            self._refuse_excess(status)
             target = os.open(name, _NEW, 0o600, dir_fd=level.target)
             try:
                 self._bytes(source, target, status)
-                _copy_xattrs(source, target)
+                _set_xattrs(target, _read_xattrs(source))
                 if self.owner:
                     os.fchown(target, *self.owner)
                 os.fchmod(target, stat.S_IMODE(status.st_mode))
@@ -258,9 +299,19 @@ class _Copy:
         if self.progress and self.files % 2000 == 0:
             self.progress(f"copied {self.files} files, {self.bytes >> 20} MB")
 
+    def _refuse_excess(self, status: os.stat_result) -> None:
+        self.taken += status.st_blocks * 512
+        if self.max_bytes is not None and self.taken > self.max_bytes:
+            raise QuotaExceeded(
+                f"there is more to copy than the {self.max_bytes} bytes that the new workspace may hold",
+                hint="remove what is not needed, or raise max_size_mb",
+                details={"limit": "size", "allowed": self.max_bytes},
+            )
+
     def _link_again(self, level: _Level, name: str, status: os.stat_result) -> bool:
-        first = self.seen.setdefault(_identity(status), level.relative + name)
-        if first == level.relative + name:
+        path = self._path(name)
+        first = self.seen.setdefault(_identity(status), path)
+        if first == path:
             return False
         try:
             os.link(first, name, src_dir_fd=self.levels[0].target, dst_dir_fd=level.target, follow_symlinks=False)
@@ -327,15 +378,31 @@ def _copy_range(source: int, target: int, start: int, end: int) -> None:
         start += done
 
 
-def _copy_xattrs(source: int, target: int) -> None:
+def _step(directory: int, name: str) -> int:
+    """Exchange the descriptor of a directory for one of a directory in it; -1 if that is gone."""
+    if directory < 0:
+        return -1
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=directory)
+    except OSError:
+        return -1
+    finally:
+        os.close(directory)
+
+
+def _read_xattrs(source: int) -> list[tuple[str, bytes]]:
     """User attributes only: the others are about this machine's security, and overlay marks are placed on purpose."""
     try:
         names = os.listxattr(source)
     except OSError:
-        return
-    for name in names:
-        if name.startswith("user.") and not name.startswith("user.overlay."):
-            os.setxattr(target, name, os.getxattr(source, name))
+        return []
+    wanted = (name for name in names if name.startswith("user.") and not name.startswith("user.overlay."))
+    return [(name, os.getxattr(source, name)) for name in wanted]
+
+
+def _set_xattrs(target: int, attributes: list[tuple[str, bytes]]) -> None:
+    for name, value in attributes:
+        os.setxattr(target, name, value)
 
 
 def is_whiteout(status: os.stat_result) -> bool:
@@ -367,7 +434,7 @@ def clear(directory: int, name: str) -> None:
 
 
 def remove_tree(path: str, *, dir_fd: int | None = None) -> None:
-    """Remove a directory of any depth; what is not there is fine.
+    """Remove a directory of any depth; what is not there is fine, and what is no directory is removed as itself.
 
     Sub-directories are moved up beside their parent before they are looked into, so one descriptor is enough and no
     path grows. Directories whose mode keeps us out are opened up first; they are ours, or we are root.
@@ -375,6 +442,9 @@ def remove_tree(path: str, *, dir_fd: int | None = None) -> None:
     try:
         top = os.open(path, _DIRECTORY, dir_fd=dir_fd)
     except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        os.unlink(path, dir_fd=dir_fd)
         return
     except PermissionError:
         os.chmod(path, 0o700, dir_fd=dir_fd)

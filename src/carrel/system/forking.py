@@ -16,6 +16,7 @@ import os
 from carrel.errors import WorkspaceBusy, from_os
 from carrel.model.source import Filled
 from carrel.system import layers
+from carrel.system.parts import check_parts
 from carrel.system.stack import (
     Hold,
     Stack,
@@ -76,6 +77,7 @@ def fork(
         # A layer keeps the marks it was made with (trusted.* or user.*), so it is mounted the way it was written.
         mechanism = layers.share(lowers, place, choice=parent.mechanism, notes=notes, progress=progress)
     else:
+        os.close(layers.open_work(parent, parent_place))
         laying = layers.Laying([*above, layers.path_of(parent, parent_place)], place, notes=notes, progress=progress)
         mechanism = _by_copy(laying, choice)
     origin = {**parent.origin, "forked": True}
@@ -124,13 +126,17 @@ def _copy_own(
 
     is_view = parent.mechanism in layers.MOUNTED
     below = stack_of(parent, parent_place).lowers if is_view else []
-    own = stack_of(parent, parent_place).upper(parent_place.layers) if is_view else work_of(parent_place)
-    if is_view and not _has_entries(own):
+    upper = stack_of(parent, parent_place).upper(parent_place.layers) if is_view else ""
+    if is_view and not _has_entries(upper):
         return below
-    frozen = new_frozen(parent_place)
-    reserve(place, [frozen, *below])
-    os.mkdir(frozen, 0o700)
-    copied = copying.copy_tree(own, frozen, owner=parent_place.owner, keep_marks=is_view, progress=progress)
+    own = os.open(upper, os.O_RDONLY | os.O_DIRECTORY) if is_view else layers.open_work(parent, parent_place)
+    try:
+        frozen = new_frozen(parent_place)
+        reserve(place, [frozen, *below])
+        os.mkdir(frozen, 0o700)
+        copied = copying.copy_tree(own, frozen, owner=parent_place.owner, keep_marks=is_view, progress=progress)
+    finally:
+        os.close(own)
     notes.append(f"its parent has a limited size: the {copied.files} files of its own were copied")
     return [frozen, *below]
 
@@ -197,6 +203,7 @@ def _squash(lowers: list[str], one: str, place: Place) -> None:
 
 def _freeze_plain(parent: Filled, parent_place: Place, place: Place, choice: str | None) -> Filled | None:
     """Turn a workspace of plain files into a mounted one whose lowest layer they are; None where that cannot be."""
+    check_parts(parent_place.root, ("work",))
     kind = layers.candidates()[0]
     if parent.mechanism == layers.BTRFS or choice not in (None, kind) or _is_used(parent_place):
         return None

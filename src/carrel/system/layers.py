@@ -19,11 +19,13 @@ import errno
 import os
 
 from carrel.errors import FilesystemError, FolderNotFound, Unavailable, WorkspaceBusy, from_os
+from carrel.system.parts import make_parts, open_part
 from carrel.system.stack import (
     Hold,
     Stack,
     carrel_of,
     forget_stack,
+    frozen_of,
     has_space,
     read_stack,
     stack_of,
@@ -221,14 +223,8 @@ def _remove_empty(directory: str) -> None:
 
 
 def make_work(place: Place) -> None:
-    """Make the directory that the files are in or are mounted on."""
-    work = work_of(place)
-    try:
-        os.mkdir(work, 0o755)
-    except FileExistsError:
-        return
-    if place.owner:
-        os.chown(work, *place.owner)
+    """Make the directory that the files are in or are mounted on; PartReplaced if something else is there."""
+    make_parts(place.root, ("work",), place.owner)
 
 
 def make_upper(stack: Stack, place: Place, *, like: str) -> None:
@@ -290,6 +286,10 @@ def make_mount(kind: str, layers: str, owner: tuple[int, int] | None, stack: Sta
     if stack is None:
         raise FilesystemError(f"{layers} has no stack", hint="aw repair")
     leaving.wait_for(stack.upper(layers))
+    for path in stack.lowers:
+        if os.path.dirname(path) == frozen_of(layers) and os.path.islink(path):
+            # Frozen layers were a part of a workspace once. Nobody else can write here, so one look is enough.
+            raise FilesystemError(f"layer {path} is a symbolic link", hint="aw destroy the workspaces that stand on it")
     lowers = [mounts.Lower(path, _namespace_for(path, owner)) for path in stack.lowers]
     return mounts.overlay(
         lowers,
@@ -593,6 +593,17 @@ def path_of(filled: Filled, place: Place) -> str:
     if filled.mechanism == NONE:
         return str(filled.origin["path"])
     return mounter(settled(filled, place).mechanism, place).path(place)
+
+
+def open_work(filled: Filled, place: Place) -> int:
+    """A descriptor of the files of an attached workspace; a link in place of `work` is PartReplaced, not followed."""
+    path = path_of(filled, place)
+    if filled.mechanism == NONE:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise from_os(error, f"folder {path}") from error
+    return open_part(os.path.dirname(path), "work")
 
 
 def namespaces_of(filled: Filled, place: Place) -> tuple[str, str] | None:

@@ -119,9 +119,14 @@ def carrel_of(place: Place) -> str:
     return os.path.dirname(os.path.dirname(place.layers))
 
 
+def frozen_of(layers: str) -> str:
+    """The directory of the layers that several workspaces share, beside the layers of one."""
+    return f"{os.path.dirname(os.path.dirname(layers))}/frozen"
+
+
 def new_frozen(place: Place) -> str:
     """A path for a layer that will be shared; the directory is not made yet."""
-    parent = f"{carrel_of(place)}/frozen"
+    parent = frozen_of(place.layers)
     os.makedirs(parent, 0o700, exist_ok=True)
     return f"{parent}/{os.urandom(10).hex()}"
 

@@ -13,6 +13,7 @@ from carrel import sources
 from carrel.errors import (
     CleanupFailed,
     FolderNotFound,
+    PartReplaced,
     PermissionDenied,
     UnappliedChanges,
     WorkspaceBusy,
@@ -161,7 +162,7 @@ def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
     try:
         if not has_unapplied(home, workspace):
             return
-    except FolderNotFound:
+    except (FolderNotFound, PartReplaced):
         if not force:
             raise
         return  # without its folder nothing can be shown or kept; its own layer is in the trash with the rest

@@ -10,6 +10,7 @@ from carrel.model.event import WorkspaceCreating, WorkspaceRelayered
 from carrel.model.names import format_id, parse_id
 from carrel.model.source import Source
 from carrel.sources import attach
+from carrel.system.parts import open_part
 from carrel.system.stack import has_space
 from carrel.verbs import show
 from carrel.verbs.create import (
@@ -165,7 +166,6 @@ def _enter_space(home: Home, parent: Workspace, place: Place, config: Config) ->
 
 def _fill(home: Home, parent: Workspace, place: Place, config: Config, progress: Callable[[str], None]) -> Filled:
     from carrel.sources.fork import fork as fork_files
-    from carrel.system.copying import copy_cheaply
 
     attach_workspace(home, parent)
     filled, parent_place = filled_in(home, parent)
@@ -178,13 +178,25 @@ def _fill(home: Home, parent: Workspace, place: Place, config: Config, progress:
         # A crash before this loses nothing: what the parent is made of stands in its stack.
         fact = WorkspaceRelayered(**parent.names(), filled=parent_filled.as_dict())
         home.record(parent.task_id, fact)
-    copy_cheaply(f"{parent.path}/output", f"{place.root}/output", place.owner)  # no layer: it is small
+    _copy_output(parent, place, config)
     os.mkdir(f"{place.root}/tmp", 0o755)
     if place.owner:
         for path in (place.root, f"{place.root}/tmp"):
             os.chown(path, *place.owner)
     notes = [*(f"taken while {run_id} was at work" for run_id in active), *made.notes]
     return made.replace(origin={**made.origin, "parent": parent.uid}, notes=notes)
+
+
+def _copy_output(parent: Workspace, place: Place, config: Config) -> None:
+    """Copy what the parent has in `output`, which is no layer because it is small, up to the fork's own limit."""
+    from carrel.system.copying import copy_cheaply
+
+    limit = config.max_size_mb << 20 if config.max_size_mb is not None else None
+    output = open_part(parent.path, "output")
+    try:
+        copy_cheaply(output, f"{place.root}/output", place.owner, max_bytes=limit)
+    finally:
+        os.close(output)
 
 
 def _go_back(home: Home, parent: Workspace, child: Workspace, snapshot: str) -> None:

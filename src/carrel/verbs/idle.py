@@ -8,6 +8,7 @@ import time
 from carrel.errors import CarrelError, WorkspaceBusy
 from carrel.model.moment import seconds
 from carrel.model.retention import Desk, Rules, Verdict, judge_desk
+from carrel.system.parts import open_part
 from carrel.verbs import show
 
 TYPE_CHECKING = False
@@ -125,7 +126,7 @@ def last_use(home: Home, workspace: Workspace, known: dict[str, float]) -> float
     moment = max(known.get(workspace.uid, 0.0), seconds(workspace.updated_at))
     for path in (f"{workspace.path}/work", f"{workspace.path}/output", f"{home.path}/quota/{workspace.uid}"):
         try:
-            moment = max(moment, os.stat(path).st_mtime)
+            moment = max(moment, os.lstat(path).st_mtime)
         except OSError:
             continue
     return moment
@@ -176,10 +177,13 @@ def _unapplied(home: Home, workspace: Workspace) -> bool | None:
 
 
 def _has_results(workspace: Workspace) -> bool | None:
-    try:
-        with os.scandir(f"{workspace.path}/output") as entries:
-            return next(entries, None) is not None
-    except FileNotFoundError:
+    if not os.path.lexists(f"{workspace.path}/output"):
         return False
-    except OSError:
-        return None
+    try:
+        output = open_part(workspace.path, "output")
+    except CarrelError:
+        return None  # something else is in its place
+    try:
+        return bool(os.listdir(output))
+    finally:
+        os.close(output)

@@ -263,6 +263,7 @@ def _tidy_templates(home: Home) -> list[Finding]:
 def _check_ready(home: Home) -> list[Finding]:
     from carrel.system import metadata
     from carrel.verbs.create import DOCUMENTS
+    from carrel.verbs.state import mend_parts
 
     findings = []
     for record in home.log.find_all("workspace", live_only=True):
@@ -278,6 +279,10 @@ def _check_ready(home: Home) -> list[Finding]:
             )
             continue
         try:
+            findings += [
+                Finding(what=f"{workspace.id}: {what}", done=f"made anew; aw restore {workspace.id} SNAPSHOT fills it")
+                for what in mend_parts(home, workspace)
+            ]
             _attach(home, workspace)
         except (CarrelError, OSError) as error:
             findings.append(Finding(what=f"{workspace.id} cannot be mounted: {error}", done="nothing"))

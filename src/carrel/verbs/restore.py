@@ -19,7 +19,15 @@ from carrel.verbs.destroy import filled_in
 from carrel.verbs.keep import make_way
 from carrel.verbs.permit import judged
 from carrel.verbs.snapshot import find_root, is_live, keep
-from carrel.verbs.state import cache_path, open_store, place_of_state, record_end, refuse_unready, stack_finder
+from carrel.verbs.state import (
+    cache_path,
+    mend_parts,
+    open_store,
+    place_of_state,
+    record_end,
+    refuse_unready,
+    stack_finder,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +63,7 @@ def _restore(
             raise WorkspaceBusy(f"a run is active in {workspace.id}", hint=f"aw runs {workspace.id}, then aw stop RUN")
         _refuse_undone(home, undoes)
         root = find_root(home, workspace, snapshot)
+        mend_parts(home, workspace)
         before = keep(home, workspace, cause="before_restore", once=gate.judges)
         _refuse_unknown(home, workspace, (root, before.root), paths)
         if gate.judges:

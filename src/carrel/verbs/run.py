@@ -41,10 +41,11 @@ from carrel.model.event import (
 from carrel.model.run import Run
 from carrel.model.value import Value
 from carrel.system import control
+from carrel.system.parts import make_parts
 from carrel.system.stack import has_space, space_of
 from carrel.verbs import show
 from carrel.verbs.create import materialise, write_run
-from carrel.verbs.destroy import attach, refresh
+from carrel.verbs.destroy import attach, filled_in, refresh
 from carrel.verbs.execute import permit_run, refuse_reaching_out, sandbox_of
 from carrel.verbs.permit import judged
 from carrel.verbs.quota import exclusive, forget_count, layers_of, run_allowance
@@ -254,6 +255,7 @@ def _announce(home: Home, workspace: Workspace, run_id: str, spec: RunSpec) -> N
     if workspace.state != "ready":
         raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {workspace.id}")
     attach(home, workspace)
+    make_parts(workspace.path, ("output", "tmp"), filled_in(home, workspace)[1].owner)
     busy = [Run(**record) for record in show.active_runs(home, workspace)]
     if busy and not spec.concurrent:
         raise _busy(workspace, busy[0])
@@ -513,6 +515,7 @@ def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, l
     return Confinement(
         workspace=workspace.path,
         public_mount=public,
+        parts=_parts(home, workspace),
         mounts=tuple(mounts),
         tools=tuple(tools),
         environment={
@@ -534,6 +537,14 @@ def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, l
         uid=sandbox.uid,
         gid=sandbox.uid,
     )
+
+
+def _parts(home: Home, workspace: Workspace) -> tuple[str, ...]:
+    """The directories that are mount points in a run; the `work` of a folder in place is a link of ours."""
+    from carrel.system.layers import NONE
+    from carrel.system.parts import PARTS
+
+    return PARTS if filled_in(home, workspace)[0].mechanism != NONE else ("output", "tmp")
 
 
 def _way_back(home: Home, run_id: str) -> dict[str, str]:

@@ -77,6 +77,18 @@ def place_of_state(home: Home, workspace: Workspace) -> Place:
     return _place(home, filled, place, workspace.uid, len(workspace.covers))
 
 
+def mend_parts(home: Home, workspace: Workspace) -> list[str]:
+    """Make `work`, `output` and `tmp` directories again where something else is in their place, which is renamed.
+
+    Return what was done. A `work` that is made anew is empty: a restore fills it, an overlay is mounted on it."""
+    from carrel.system.layers import NONE
+    from carrel.system.parts import PARTS, make_parts
+
+    filled, place = filled_in(home, workspace)
+    names = [name for name in PARTS if name != "work" or filled.mechanism != NONE]
+    return make_parts(place.root, names, place.owner, move_aside=True)
+
+
 def _place(home: Home, filled: Filled, place: FilledPlace, uid: str, applied: int) -> Place:
     from carrel.system import layers
     from carrel.system.stack import stack_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 
-from carrel.errors import CarrelError, CleanupFailed, Conflict, WorkspaceBusy, WorkspaceNotFound
+from carrel.errors import CarrelError, CleanupFailed, Conflict, WorkspaceBusy, WorkspaceNotFound, from_os
 from carrel.model.event import WorkspacePurged, WorkspacePurging
 from carrel.model.moment import seconds
 from carrel.model.retention import Trashed, judge_cached, judge_trashed, least_recent
@@ -96,6 +96,8 @@ def sweep(
         pass  # another one is at it
     except CarrelError as problem:
         problems.append(problem)
+    except OSError as error:
+        problems.append(from_os(error, "what states need no more"))
     if not only_trash:
         looked_at += _sweep_workspaces(home, _left(free_bytes, looked_at), problems, dry_run=dry_run)
     if not dry_run and not rules.clock_fault:

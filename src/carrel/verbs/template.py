@@ -77,7 +77,11 @@ def _copy_work(home: Home, workspace: Workspace, aside: str) -> list[str]:
 
     attach(home, workspace)
     filled, place = filled_in(home, workspace)
-    copying.copy_cheaply(layers.path_of(filled, place), f"{aside}/work", place.owner)
+    work = layers.open_work(filled, place)
+    try:
+        copying.copy_cheaply(work, f"{aside}/work", place.owner)
+    finally:
+        os.close(work)
     pointer = f"{aside}/work/.git"
     if filled.origin.get("admin") and os.path.isfile(pointer):
         os.unlink(pointer)  # to an entry in the user's repository that goes with the workspace

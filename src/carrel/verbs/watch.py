@@ -154,8 +154,8 @@ def trees_of(home: Home, uid: str) -> list[Tree] | None:
         try:
             work = layers.path_of(filled, place)
             around = os.stat(os.path.dirname(work) if filled.mechanism in layers.MOUNTED else workspace.path).st_dev
-            inside = os.stat(work).st_dev
-            device = os.stat(workspace.path).st_dev
+            inside = os.lstat(work).st_dev
+            device = os.lstat(workspace.path).st_dev
         except FileNotFoundError:
             time.sleep(0.01 * attempt)
             continue

@@ -11,6 +11,7 @@ class Machine(Value):
     workspace: str  # host path; '' for one that is started only to be saved
     public_mount: str = "/mnt/workspace"
     read_only: tuple[str, ...] = ()  # names at the top of the workspace
+    parts: tuple[str, ...] = ()  # directories at the top of the workspace that the guest cannot rename or remove
     mounts: tuple[tuple[str, str, bool, bool], ...] = ()  # host path, path inside, writable, executable
     tools: tuple[str, ...] = ()
     executable: bool = True  # whether what a command can write can be executed

@@ -103,7 +103,7 @@ def main() -> None:
     import sys
 
     order = json.loads(sys.argv[1])
-    machine = Machine(**{**order["machine"], "read_only": (), "mounts": (), "tools": ()})
+    machine = Machine(**{**order["machine"], "read_only": (), "parts": (), "mounts": (), "tools": ()})
     try:
         with _lock(order["cache"]):
             ready = _prepare(order["cache"], order["packages"], machine)

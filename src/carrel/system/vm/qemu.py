@@ -185,6 +185,8 @@ def _shares(machine: Machine) -> list[str]:
         options += ["--ro-bind", source, f"/x/system/{name}"]
     workspace = os.path.realpath(machine.workspace)
     options += ["--bind", workspace, "/x/work/workspace"]
+    for name in machine.parts:
+        options += ["--bind", os.path.join(workspace, name), f"/x/work/workspace/{name}"]
     for name in machine.read_only:
         if os.path.lexists(os.path.join(workspace, name)):
             options += ["--ro-bind", os.path.join(workspace, name), f"/x/work/workspace/{name}"]

@@ -1,0 +1,103 @@
+"""The parts of a workspace: `work`, `output` and `tmp` at its top, opened without following a link.
+
+The agent owns the top of its workspace. In a sandbox the parts are mount points, which the kernel does not let anybody
+rename or remove. Without a sandbox, or by any process of the user, one can be replaced at any moment by a link to a
+directory of the host. So no verb uses a part by its path: it opens the workspace, then the part from that descriptor
+with O_NOFOLLOW, and goes on from there. What is not a directory is PartReplaced, with the remedy.
+
+A `folder:` workspace is the exception: its `work` is a link of ours, and verbs use the folder that its record names.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from carrel.errors import PartReplaced, from_os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PARTS = ("work", "output", "tmp")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_TOP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+_KINDS = {stat.S_IFLNK: "a symbolic link", stat.S_IFREG: "a file", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+
+
+def open_part(root: str, name: str) -> int:
+    """A readable descriptor of a part of the workspace at `root`; PartReplaced if it is not a directory."""
+    top = _open_top(root)
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=top)
+    except OSError as error:
+        if error.errno in _REPLACED:
+            raise _replaced(name, _kind(top, name)) from None
+        raise from_os(error, f"{name} of the workspace") from error
+    finally:
+        os.close(top)
+
+
+def check_parts(root: str, names: Iterable[str] = PARTS) -> None:
+    """Refuse a workspace with something else in place of a part."""
+    for name in names:
+        os.close(open_part(root, name))
+
+
+def make_parts(
+    root: str, names: Iterable[str], owner: tuple[int, int] | None, *, move_aside: bool = False
+) -> list[str]:
+    """Make the parts that are missing; return a sentence about each that was made.
+
+    What else has the name of a part is PartReplaced, or is renamed with `move_aside`: nothing of the agent's is lost.
+    """
+    done = []
+    top = _open_top(root)
+    try:
+        for name in names:
+            kind = _kind(top, name)
+            if kind == "a directory":
+                continue
+            if kind:
+                if not move_aside:
+                    raise _replaced(name, kind)
+                aside = f"{name}.replaced-{os.urandom(4).hex()}"
+                os.rename(name, aside, src_dir_fd=top, dst_dir_fd=top)
+                done.append(f"{name} was {kind}, which is {aside} now")
+            else:
+                done.append(f"{name} was missing")
+            os.mkdir(name, 0o755, dir_fd=top)
+            if owner is not None and os.geteuid() == 0:
+                os.chown(name, *owner, dir_fd=top, follow_symlinks=False)
+    except OSError as error:
+        raise from_os(error, "the top of the workspace") from error
+    finally:
+        os.close(top)
+    return done
+
+
+def _open_top(root: str) -> int:
+    try:
+        return os.open(root, _TOP)
+    except OSError as error:
+        raise from_os(error, "the directory of the workspace") from error
+
+
+def _kind(top: int, name: str) -> str:
+    """What has the name of a part, in words; empty if nothing has."""
+    try:
+        mode = os.stat(name, dir_fd=top, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return ""
+    return "a directory" if stat.S_ISDIR(mode) else _KINDS.get(stat.S_IFMT(mode), "a device")
+
+
+def _replaced(name: str, kind: str) -> PartReplaced:
+    return PartReplaced(
+        f"the directory {name} of this workspace was " + (f"replaced by {kind}" if kind else "moved away or removed"),
+        hint="move it back; or aw repair makes a new one and keeps what is in its place, "
+        "and aw restore brings back the files of a snapshot",
+        details={"part": name},
+    )

@@ -15,7 +15,12 @@ import pytest
 import carrel
 from carrel.local import Local
 from carrel.settings import Settings, load_settings
+from needs import need_program
 from people import Person, a_person
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # Started in the background of a shell, a process and all that it starts ignore Ctrl-C: the tests that send it need it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -70,6 +75,21 @@ def person(request: pytest.FixtureRequest) -> Iterator[Person]:
     """Somebody who uses the program as a process of its own: once an ordinary user, once root."""
     with a_person(request.param) as somebody:
         yield somebody
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests of this process: the library for it can be open once only."""
+    from playwright.sync_api import sync_playwright
+
+    need_program("chromium")
+    flags = "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update"
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=[*flags.split(), "--disable-sync", "--no-first-run"]
+        )
+        yield found
+        found.close()
 
 
 @pytest.fixture(scope="session")

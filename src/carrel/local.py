@@ -1106,10 +1106,15 @@ class Local:
 
         return find_server(self._home)
 
-    def announce_server(self, url: str) -> None:
+    def announce_server(self, url: str, instance: str = "") -> None:
         from carrel.verbs.serving import announce_server
 
-        announce_server(self._home, url)
+        announce_server(self._home, url, instance)
+
+    def page_link(self) -> str:
+        from carrel.verbs.serving import page_link
+
+        return page_link(self._home)
 
     def find_cursor(self, name: str) -> int | None:
         from carrel.verbs.serving import find_cursor

@@ -37,13 +37,14 @@ def get(server: Server, path: str, **headers: str) -> http.client.HTTPResponse:
     return ask(server, "GET", path, **headers)
 
 
-def cookie_of(server: Server) -> str:
+def cookie_of(server: Server) -> tuple[str, str]:
+    """The cookie, and the path that it is for."""
     entered = get(server, server.said["link"].removeprefix(server.url))
     assert entered.status == 200
     said = entered.headers["set-cookie"]
     assert "HttpOnly" in said
     assert "SameSite=Strict" in said
-    return said.partition(";")[0]
+    return said.partition(";")[0], said.partition("Path=")[2].partition(";")[0]
 
 
 def test_without_the_cookie_there_is_no_page(server: Server) -> None:
@@ -59,29 +60,31 @@ def test_without_the_cookie_there_is_no_page(server: Server) -> None:
 
 
 def test_a_link_opens_once_and_its_cookie_is_for_this_origin(server: Server) -> None:
-    cookie = cookie_of(server)
+    cookie, root = cookie_of(server)
     assert get(server, server.said["link"].removeprefix(server.url)).status == 401
-    assert get(server, "/", Cookie=cookie).status == 200
-    assert get(server, "/", Cookie=cookie, Origin="http://evil.example").status == 403
-    assert get(server, "/", Cookie=cookie, Host="evil.example").status == 421
+    assert get(server, f"{root}/", Cookie=cookie).status == 200
+    assert get(server, f"{root}/", Cookie=cookie, Origin="http://evil.example").status == 403
+    assert get(server, f"{root}/", Cookie=cookie, Host="evil.example").status == 421
     name, _, value = cookie.partition("=")
     ends, _, rest = value.partition(".")
     for forged in (f"{name}={int(ends) + 1}.{rest}", f"{name}={value[:-1]}", f"{name}=", name):
-        assert get(server, "/", Cookie=forged).status == 401, forged
+        assert get(server, f"{root}/", Cookie=forged).status == 401, forged
     assert get(server, "/api/workspaces", Cookie=cookie).status == 401, "the API takes no cookie"
 
 
 def test_a_cookie_is_good_for_its_own_origin_and_owner_only() -> None:
-    access = Access("secret")
-    cookie = access.make_cookie("127.0.0.1:8757").partition(";")[0]
-    assert access.knows("127.0.0.1:8757", cookie)
+    access = Access(lambda: "secret", "")
+    root, said = access.admit("127.0.0.1:8757")
+    cookie = said.partition(";")[0]
+    assert access.find_root("127.0.0.1:8757", f"{root}/", cookie) == root
     other_port = cookie.replace("aw-page-8757", "aw-page-9999")
-    assert not access.knows("127.0.0.1:9999", other_port)
-    assert not Access("changed").knows("127.0.0.1:8757", cookie)
+    assert access.find_root("127.0.0.1:9999", f"{root}/", other_port) is None
+    assert Access(lambda: "changed", "").find_root("127.0.0.1:8757", f"{root}/", cookie) is None
 
 
 def test_the_page_loads_nothing_from_elsewhere_and_says_so(server: Server) -> None:
-    answer = get(server, "/", Cookie=cookie_of(server))
+    cookie, root = cookie_of(server)
+    answer = get(server, f"{root}/", Cookie=cookie)
     policy = answer.headers["content-security-policy"]
     assert "default-src 'self'" in policy
     assert "http" not in policy.replace("https", "")

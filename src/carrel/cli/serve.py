@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
 from carrel.cli.door import Command, style, table
-from carrel.errors import InvalidUsage, ToolMissing, Unavailable
+from carrel.errors import InvalidUsage, ToolMissing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,24 +92,7 @@ def _no_arguments(_: argparse.ArgumentParser) -> None:
 
 
 def _open_page(door: Door, _: argparse.Namespace) -> None:
-    from http.client import HTTPConnection, HTTPException
-    from urllib.parse import urlsplit
-
-    url = door.workspaces.find_server()
-    if url is None:
-        raise Unavailable("no server runs for this home", hint="aw serve starts one, and prints a link")
-    address = urlsplit(url)
-    connection = HTTPConnection(str(address.hostname), address.port, timeout=10)
-    headers = {"Authorization": f"Bearer {door.workspaces.owner_token()}", "Host": address.netloc}
-    try:
-        connection.request("POST", "/api/links", headers=headers)
-        answer = connection.getresponse()
-        body = json.loads(answer.read())
-    except (OSError, HTTPException, ValueError) as error:
-        raise Unavailable(f"the server at {url} does not answer: {error}", hint="start it again: aw serve") from None
-    if answer.status != 201:
-        raise Unavailable(f"the server at {url} has no page", hint="start it again without --no-page")
-    link = url + body["path"]
+    link = door.workspaces.page_link()
     door.print({"link": link}, link)
 
 

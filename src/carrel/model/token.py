@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from carrel.model.digest import blake2b, sha256
 from carrel.model.value import Value
+
+LINK_SECONDS = 15 * 60
+ENTRANCE = "/enter"  # of the page
 
 
 class Token(Value):
@@ -21,3 +25,14 @@ class Bearer(Value):
 
     actor_id: str
     workspace_id: str | None = None  # the only workspace that it is good for; None is the owner
+
+
+def seal(owner_token: str, *parts: str) -> str:
+    """A keyed digest of the parts that only somebody with the owner's token can make."""
+    key = sha256(owner_token.encode()).digest()
+    return blake2b("\n".join(parts).encode(), digest_size=32, key=key, person=b"aw page").hexdigest()
+
+
+def link_code(owner_token: str, instance: str, ends: int, nonce: str) -> str:
+    """The code of a link to the page: for one server process, until `ends`, in seconds since the epoch."""
+    return f"{ends}.{nonce}.{seal(owner_token, 'link', instance, str(ends), nonce)}"

@@ -1,24 +1,31 @@
-"""Who may see the page: whoever opened a link that was printed to the owner, with the cookie that they got for it.
+"""Who may see the page: a browser that opened a link printed to the owner, with the cookie that it got for it.
 
-A link is good once and for a quarter of an hour. The cookie is signed with a key made from the owner's token, holds the
-origin that it was given for (browsers send cookies to every port of a host), cannot be read by scripts and is sent from
-our own pages only. It survives a restart of the server, and ends with the token.
+Two things are needed, and each alone opens nothing:
+
+- The cookie. It is signed with a key made from the owner's token and for one host and port, cannot be read by scripts,
+  and is sent from our own pages only. It survives a restart of the server, and ends with the token.
+- The path. Browsers send a cookie to every port of a host, so that whoever listens on another port would get it. The
+  page is therefore served below a path that nobody can guess, `/p/SECRET`, and the cookie is limited to that path. The
+  browser keeps the path in its local storage, which is separate for each port: `/` leads to it.
+
+A link works once, for a quarter of an hour, for one server process.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import hmac
 import secrets
 import time
-from http.cookies import CookieError, SimpleCookie
+from collections.abc import Callable
 from typing import Any
 
+from carrel.model.token import ENTRANCE, LINK_SECONDS, link_code, seal
 from carrel.server.guard import API, OPEN
 
-LINK_SECONDS = 15 * 60
 SESSION_SECONDS = 30 * 24 * 3600
-ENTRANCE = "/enter"
-_MAX_LINKS = 100
+ROOT = "/p/"
 
 # Nothing is fetched from elsewhere, whatever an agent's text says. The framework compiles its templates in the browser.
 POLICY = (
@@ -29,48 +36,61 @@ POLICY = (
 
 
 class Access:
-    """Gives out links, takes them back for cookies, and knows its own cookies."""
+    """Issues links, exchanges them for cookies, and checks cookies. The owner's token is read at each use, so that
+    everything made from it ends when it is changed."""
 
-    def __init__(self, owner_token: str) -> None:
-        self._key = hmac.digest(owner_token.encode(), b"the page of this home", "sha256")
-        self._links: dict[str, float] = {}  # code: when it ends
+    def __init__(self, owner_token: Callable[[], str], instance: str) -> None:
+        self._token = owner_token
+        self._instance = instance
+        self._used: dict[str, int] = {}  # code: when it ends
 
     def make_code(self) -> str:
         """A code that opens the page once."""
-        now = time.monotonic()
-        self._links = {code: end for code, end in self._links.items() if end > now}
-        while len(self._links) >= _MAX_LINKS:
-            del self._links[next(iter(self._links))]
-        code = secrets.token_urlsafe(32)
-        self._links[code] = now + LINK_SECONDS
-        return code
+        return link_code(self._token(), self._instance, int(time.time()) + LINK_SECONDS, secrets.token_hex(16))
 
     def take_code(self, code: str) -> bool:
         """Whether the code is good; it is not any more after this."""
-        end = self._links.pop(code, 0.0)
-        return end > time.monotonic()
-
-    def make_cookie(self, host: str) -> str:
-        """A Set-Cookie value for a browser that came through a link."""
-        ends = int(time.time()) + SESSION_SECONDS
-        value = f"{ends}.{secrets.token_urlsafe(16)}"
-        signed = f"{value}.{self._sign(value, host)}"
-        return f"{_name(host)}={signed}; Path=/; Max-Age={SESSION_SECONDS}; HttpOnly; SameSite=Strict"
-
-    def knows(self, host: str, cookie_header: str) -> bool:
-        """Whether one of the cookies is ours, for this origin, and not too old."""
-        try:
-            cookies = SimpleCookie(cookie_header)
-        except CookieError:
+        ends, _, nonce = code.rpartition(".")[0].partition(".")
+        if not (ends.isascii() and ends.isdigit() and len(ends) < 16):
             return False
-        found = cookies.get(_name(host))
-        value, _, signature = (found.value if found else "").rpartition(".")
-        if not value or not hmac.compare_digest(signature.encode(), self._sign(value, host).encode()):
+        now = time.time()
+        if not _is_same(code, link_code(self._token(), self._instance, int(ends), nonce)) or int(ends) <= now:
             return False
-        return int(value.partition(".")[0]) > time.time()
+        self._used = {each: end for each, end in self._used.items() if end > now}
+        is_first = code not in self._used
+        self._used[code] = int(ends)
+        return is_first
 
-    def _sign(self, value: str, host: str) -> str:
-        return hmac.new(self._key, f"{value}\n{host}".encode(), "sha256").hexdigest()
+    def admit(self, host: str) -> tuple[str, str]:
+        """The path for a browser that came through a link, and the Set-Cookie value that goes with it."""
+        ends, nonce = str(int(time.time()) + SESSION_SECONDS), secrets.token_hex(16)
+        root = self._root(host, nonce)
+        value = f"{ends}.{nonce}.{self._sign(host, ends, nonce)}"
+        return root, f"{_name(host)}={value}; Path={root}; Max-Age={SESSION_SECONDS}; HttpOnly; SameSite=Strict"
+
+    def find_root(self, host: str, path: str, cookie_header: str) -> str | None:
+        """The root that this path is below, if one of the cookies is ours, for this host and root, and not too old."""
+        if not path.startswith(ROOT):
+            return None
+        for cookie in cookie_header.split(";"):  # another port may have set one of the same name
+            name, _, value = cookie.strip().partition("=")
+            ends, _, rest = value.partition(".")
+            nonce, _, signature = rest.partition(".")
+            if name == _name(host) and _is_same(signature, self._sign(host, ends, nonce)) and int(ends) > time.time():
+                root = self._root(host, nonce)
+                if _is_same(path[: len(root) + 1].rstrip("/"), root):
+                    return root
+        return None
+
+    def _root(self, host: str, nonce: str) -> str:
+        return ROOT + seal(self._token(), "path", host, nonce)[:32]
+
+    def _sign(self, host: str, ends: str, nonce: str) -> str:
+        return seal(self._token(), "cookie", host, ends, nonce)
+
+
+def _is_same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode("latin-1", "replace"), other.encode())
 
 
 def _name(host: str) -> str:
@@ -90,23 +110,51 @@ class Doorkeeper:
             await self.app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        host = headers.get("host", "")
-        if scope["type"] == "http" and scope["path"] == ENTRANCE:
+        host, path, cookie = headers.get("host", ""), scope["path"], headers.get("cookie", "")
+        root = self.access.find_root(host, path, cookie)
+        if scope["type"] == "http" and path == ENTRANCE:
             await self._enter(scope, host, send)
-        elif self.access.knows(host, headers.get("cookie", "")):
-            await self.app(scope, receive, _with_policy(send))
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
+        elif root is None or path[len(root) :].startswith((*API, *OPEN)):  # those are not below the page
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await _answer(send, 401, _STRANGER)
         else:
-            await _answer(send, 401, _STRANGER)
+            scope["root_path"], scope["path"] = root, path if path != root else f"{root}/"
+            if scope["type"] == "websocket":
+                receive, send = _while_known(
+                    lambda: self.access.find_root(host, path, cookie) is not None, receive, send
+                )
+            await self.app(scope, receive, _with_policy(send))
 
     async def _enter(self, scope: Any, host: str, send: Any) -> None:
         code = scope["query_string"].decode("latin-1").removeprefix("code=")
         if scope["method"] != "GET" or not self.access.take_code(code):
             await _answer(send, 401, _STRANGER)
             return
+        root, cookie = self.access.admit(host)
         # Not a redirect: a strict cookie is not sent along where another site's link led here.
-        await _answer(send, 200, _WELCOME, [(b"set-cookie", self.access.make_cookie(host).encode())])
+        await _answer(send, 200, _WELCOME.replace("ROOT", root), [(b"set-cookie", cookie.encode())])
+
+
+def _while_known(is_known: Callable[[], bool], receive: Any, send: Any) -> tuple[Any, Any]:
+    """The two sides of a web socket that ends when its cookie does."""
+    is_closed = False
+
+    async def receiving() -> Any:
+        message = await receive()
+        return message if is_known() else {"type": "websocket.disconnect", "code": 1008}
+
+    async def sending(message: Any) -> None:
+        nonlocal is_closed
+        if is_closed:
+            return
+        if not is_known():
+            is_closed = True
+            message = {"type": "websocket.close", "code": 1008}
+        await send(message)
+
+    return receiving, sending
 
 
 def _with_policy(send: Any) -> Any:
@@ -125,25 +173,38 @@ async def _answer(send: Any, status: int, body: str, headers: Any = ()) -> None:
         (b"content-type", b"text/html; charset=utf-8"),
         (b"content-length", str(len(content)).encode()),
         (b"cache-control", b"no-store"),
-        (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+        (
+            b"content-security-policy",
+            f"default-src 'none'; style-src 'unsafe-inline'; script-src {_SCRIPT_HASH}".encode(),
+        ),
         *headers,
     ]
     await send({"type": "http.response.start", "status": status, "headers": given})
     await send({"type": "http.response.body", "body": content})
 
 
+# In a known browser every address without the root leads to the same one below it.
+_SCRIPT = """try {
+  const own = document.body.dataset.root, kept = own || localStorage.getItem("aw-page") || "";
+  if (own) localStorage.setItem("aw-page", own);
+  if (own) location.replace(own + "/");
+  else if (/^\\/p\\/[0-9a-f]+$/.test(kept) && !location.pathname.startsWith("/p/") && location.pathname !== "/enter")
+    location.replace(kept + location.pathname + location.search + location.hash);
+} catch {}"""
+_SCRIPT_HASH = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
 _SHELL = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Carrel</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">{head}
-<style>body{{font:1.1rem/1.6 system-ui,sans-serif;max-width:34rem;margin:18vh auto;padding:0 1.5rem;color:#1b1f24;
-background:#fff}}code{{background:#eef1f4;padding:.15em .4em;border-radius:4px}}a{{color:#0b57d0}}
-@media(prefers-color-scheme:dark){{body{{color:#e6e8ea;background:#15181c}}code{{background:#2a2f36}}a{{color:#8ab4f8}}}}
-</style></head><body><main>{main}</main></body></html>"""
-_STRANGER = _SHELL.format(
-    head="",
-    main="<h1>This page needs a link</h1><p>Each link opens the page once, for the browser that follows it. "
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>body{font:1.1rem/1.6 system-ui,sans-serif;max-width:34rem;margin:18vh auto;padding:0 1.5rem;color:#1b1f24;
+background:#fff}code{background:#eef1f4;padding:.15em .4em;border-radius:4px}a{color:#0b57d0}
+@media(prefers-color-scheme:dark){body{color:#e6e8ea;background:#15181c}code{background:#2a2f36}a{color:#8ab4f8}}
+</style></head>%s<script>%s</script></body></html>"""
+_STRANGER = _SHELL % (
+    "<body><main><h1>This page needs a link</h1><p>Each link opens the page once, for the browser that follows it. "
     "For a new one, type</p><p><code>aw page</code></p><p>in a terminal on the machine that <code>aw serve</code> "
-    "runs on.</p>",
+    "runs on.</p></main>",
+    _SCRIPT,
 )
-_WELCOME = _SHELL.format(
-    head='<meta http-equiv="refresh" content="0; url=/">', main='<p>Welcome. <a href="/">Go on to the page</a></p>'
+_WELCOME = _SHELL % (
+    '<body data-root="ROOT"><main><p>Welcome. <a href="ROOT/">Go on to the page</a></p></main>',
+    _SCRIPT,
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fastapi import Request
 from starlette.responses import Response
 
+from carrel.model.token import ENTRANCE
 from carrel.model.value import Value
-from carrel.page.access import ENTRANCE, Access
+from carrel.page.access import Access
 from carrel.server.front import OWNER
 from carrel.server.routing import failing, make_router
 from carrel.server.wire import answer

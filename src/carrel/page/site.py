@@ -50,8 +50,8 @@ def compare_url(task: str) -> str:
 
 def mount(app: App) -> Site:
     """Add the page to the server's application, behind its own doorkeeper."""
-    access = Access(app.front.workspaces.owner_token())
-    app.has_sockets = True
+    access = Access(lambda: app.front.workspaces.owner_token(), app.front.instance)
+    app.has_page = True
     app.state.access = access
     app.include_router(links.router)
     # The framework would keep browsers' storage in the directory that we were started in; we use none of it.

@@ -58,7 +58,7 @@ class App(FastAPI):
     """FastAPI behind our guard: no middleware that is added later gets in front of it."""
 
     front: Front
-    has_sockets = False  # whether something was added that speaks over web sockets
+    has_page = False  # whether the page was added, which speaks over web sockets
 
     def build_middleware_stack(self) -> Any:
         return Guard(super().build_middleware_stack(), self.front)

@@ -40,6 +40,7 @@ class Front:
         self.workspaces = workspaces
         self.settings = settings
         self.hosts = hosts
+        self.instance = os.urandom(16).hex()  # of this process: links to the page end with it
         self.origins = frozenset(f"{scheme}://{host}" for host in hosts for scheme in ("http", "https"))
         self.stopping = threading.Event()
         self.loop: asyncio.AbstractEventLoop | None = None

@@ -31,7 +31,7 @@ class Serving(uvicorn.Server):
         config = uvicorn.Config(
             app,
             http=Protocol,
-            ws="websockets-sansio" if app.has_sockets else "none",
+            ws="websockets-sansio" if app.has_page else "none",
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -114,7 +114,7 @@ def serve(
         port = listener.getsockname()[1]
         app = make_app(workspaces, settings, hosts_of(settings.server.host, port, settings.server.names))
         extend(app)
-        workspaces.announce_server(url)
+        workspaces.announce_server(url, app.front.instance if app.has_page else "")
         try:
             ready(app, url)
             Serving(app, load).run([listener])

@@ -359,6 +359,16 @@ def read_start_time(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def identity(pid: int) -> str:
+    """What tells a process from every other one that has or had its id: when it began, in which boot; '' if none is
+    there."""
+    started = read_start_time(pid)
+    if started is None:
+        return ""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return f"{started} {file.read().strip()}"
+
+
 def is_alive(pid: int, start_time: int) -> bool:
     """Whether the very process is still there."""
     return read_start_time(pid) == start_time

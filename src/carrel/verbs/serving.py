@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from contextlib import suppress
 
-from carrel.errors import from_os
+from carrel.errors import Unavailable, from_os
 from carrel.model.names import directory_name
+from carrel.model.token import ENTRANCE, LINK_SECONDS, link_code
+from carrel.system import process
+from carrel.verbs.tokens import owner_token
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from carrel.home import Home
 
 
-def announce_server(home: Home, url: str) -> None:
-    """Write down that this process serves the home at this address."""
+def announce_server(home: Home, url: str, instance: str = "") -> None:
+    """Record that this process serves the home at this address; with an `instance` it has a page."""
     own = f"{_path(home)}.{os.getpid()}"
+    found = {"url": url, "pid": os.getpid(), "process": process.identity(os.getpid()), "instance": instance}
     try:
         with open(own, "w", encoding="ascii") as file:
-            json.dump({"url": url, "pid": os.getpid()}, file)
+            json.dump(found, file)
         os.rename(own, _path(home))
     except OSError as error:
         raise from_os(error, "the server's address") from error
@@ -33,10 +38,24 @@ def withdraw_server(home: Home) -> None:
 
 
 def find_server(home: Home) -> str | None:
-    """The address of the server whose process lives, or None."""
+    """The address of the server if its process is alive, or None. A process that got the same id later is another one:
+    somebody else may listen at the address by then."""
     found = _read(home)
-    url, pid = found.get("url"), found.get("pid")
-    return url if isinstance(url, str) and isinstance(pid, int) and os.path.exists(f"/proc/{pid}") else None
+    url, pid, known = found.get("url"), found.get("pid"), found.get("process")
+    return url if isinstance(url, str) and isinstance(pid, int) and known and process.identity(pid) == known else None
+
+
+def page_link(home: Home) -> str:
+    """A fresh link to the page of the server that runs. It is signed here: no token is sent to find out who listens,
+    and another process that listens at the address can use it nowhere."""
+    url = find_server(home)
+    if url is None:
+        raise Unavailable("no server runs for this home", hint="aw serve starts one, and prints a link")
+    instance = _read(home).get("instance")
+    if not isinstance(instance, str) or not instance:
+        raise Unavailable(f"the server at {url} has no page", hint="start it again without --no-page")
+    ends = int(time.time()) + LINK_SECONDS
+    return f"{url}{ENTRANCE}?code={link_code(owner_token(home), instance, ends, os.urandom(16).hex())}"
 
 
 def find_cursor(home: Home, name: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import shutil
 import socket
@@ -13,7 +14,8 @@ import pytest
 
 from carrel.errors import CloneFailed, InvalidSource, NotARepository, PolicyDenied
 from carrel.model.source import FillOptions
-from carrel.sources.urls import is_public, parse_remote, resolve
+from carrel.sources.urls import parse_remote, resolve
+from carrel.system.addresses import is_public
 from needs import need_program, need_root
 from sources.git_server import GitServer, serving
 from sources.yard import Yard, as_agent, listing, mounts_in, repository, sh, yard_fixture
@@ -399,7 +401,7 @@ def test_paths_and_ssh_only_where_they_are_allowed() -> None:
     ],
 )
 def test_which_addresses_are_public(address: str, public: bool) -> None:
-    assert is_public(address) is public
+    assert is_public(ipaddress.ip_address(address)) is public
 
 
 def test_no_secret_reaches_an_error(yard: Yard) -> None:

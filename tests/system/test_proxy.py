@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.errors import Invalid
-from carrel.system import proxy
+from carrel.system import addresses, proxy
 from carrel.system.proxy import Rule
 
 
@@ -72,12 +72,12 @@ def test_rules_fit_whole_names_only(host: str, port: int, found: bool) -> None:
     ],
 )  # fmt: skip
 def test_only_the_open_internet_is_public(address: str, public: bool) -> None:
-    assert proxy.is_public(ipaddress.ip_address(address)) == public
+    assert addresses.is_public(ipaddress.ip_address(address)) == public
 
 
 @given(st.text(max_size=60))
 def test_a_host_name_is_never_anything_else(text: str) -> None:
-    if proxy.is_host_name(text):
+    if addresses.is_host_name(text):
         assert text.isascii()
         assert text == text.lower()
         assert not set(text) & set(" \0\t\r\n/\\@:?#[]%*")

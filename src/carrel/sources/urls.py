@@ -13,16 +13,13 @@ import os
 from carrel.errors import CloneFailed, InvalidSource, PolicyDenied
 from carrel.model.source import is_local
 from carrel.model.value import Value
+from carrel.system.addresses import is_host_name, is_public, parse_port
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from carrel.model.source import FillOptions
 
 _PORTS = {"https": 443, "http": 80, "ssh": 22}
-_HOST = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-")
-_NUMBER = frozenset("0123456789abcdefx.")
 
 
 class Remote(Value):
@@ -80,20 +77,16 @@ def _host_and_port(text: str, scheme: str) -> tuple[str, int]:
     else:
         host, _, port = text.partition(":")
         host = host.lower().rstrip(".")
-        is_name = _HOST.issuperset(host)
+        is_name = is_host_name(host) and "_" not in host
     if not host or not is_name:
-        raise InvalidSource(f"{text!r} is no host name", hint="names outside ASCII are written in punycode (xn--…)")
-    if _NUMBER.issuperset(host) and ":" not in host and host[-1:].isdigit() and not _is_dotted_quad(host):
-        # 0x7f.1 and 2130706433 are addresses too, and programs disagree about which.
-        raise InvalidSource(f"{host!r} is an address in an unusual spelling", hint="write four decimal numbers")
-    if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise InvalidSource(f"{port!r} is no port")
-    return host, int(port) if port else _PORTS[scheme]
-
-
-def _is_dotted_quad(host: str) -> bool:
-    parts = host.split(".")
-    return len(parts) == 4 and all(part.isdigit() and str(int(part)) == part and int(part) < 256 for part in parts)
+        raise InvalidSource(
+            f"{text!r:.300} is no host name",
+            hint="write an address as four decimal numbers, and names outside ASCII in punycode (xn--…)",
+        )
+    number = parse_port(port) if port else _PORTS[scheme]
+    if number is None:
+        raise InvalidSource(f"{port!r:.300} is no port")
+    return host, number
 
 
 def _check_user(user: str, scheme: str) -> None:
@@ -133,6 +126,7 @@ def resolve(remote: Remote, options: FillOptions) -> tuple[str, dict[str, str]]:
 
 def addresses_of(remote: Remote, options: FillOptions) -> list[str]:
     """Where a host may be connected to: addresses that are public, or its owner's to name."""
+    import ipaddress
     import socket
 
     try:
@@ -144,26 +138,9 @@ def addresses_of(remote: Remote, options: FillOptions) -> list[str]:
         raise CloneFailed(f"{remote.host} has no address")
     if remote.host not in options.private_hosts:
         for address in addresses:
-            if not is_public(address):
+            if not is_public(ipaddress.ip_address(address)):
                 raise PolicyDenied(
                     f"{remote.host} is {address}, which is not a public address",
                     hint="name the host as a private host in the settings if it is yours",
                 )
     return addresses
-
-
-def is_public(text: str) -> bool:
-    """Whether an address is one of the public internet, also when it carries another one inside."""
-    import ipaddress
-
-    address = ipaddress.ip_address(text)
-    inner: Sequence[object] = ()
-    if isinstance(address, ipaddress.IPv6Address):
-        nat64 = ipaddress.ip_network("64:ff9b::/96")
-        inner = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-        if address in nat64:
-            inner = [*inner, ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)]
-    within = [other for other in inner if other is not None]
-    return all(is_public(str(other)) for other in within) and (
-        bool(within) or (address.is_global and not address.is_multicast and not address.is_reserved)
-    )

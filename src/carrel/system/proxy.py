@@ -18,11 +18,11 @@ import os
 from carrel.errors import Invalid, SandboxUnavailable
 from carrel.model.value import Value
 from carrel.system import process
+from carrel.system.addresses import is_host_name, is_public, parse_port
 from carrel.system.libc import libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import ipaddress
     import socket
     from collections.abc import Callable, Iterable, Sequence
 
@@ -33,7 +33,8 @@ _MAX_HEAD = 32 << 10
 _IDLE_SECONDS = 300.0
 _CONNECT_SECONDS = 20.0
 _MAX_CONNECTIONS = 128
-_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-._")
+_TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+_ECHOING = (b"TRACE", b"TRACK")  # the host answers with the request, and with the header that a rule has added
 _HOP_BY_HOP = frozenset(
     (
         b"connection",
@@ -61,33 +62,11 @@ class Rule(Value):
 def parse_rule(text: str) -> Rule:
     """A rule from a setting or a flag; `Invalid` if it is not a host name."""
     host, colon, port = text.strip().lower().partition(":")
-    if colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise Invalid(f"{text!r} has no proper port", hint="write a host name, *.example.org, or host:port")
+    if colon and parse_port(port) is None:
+        raise Invalid(f"{text!r:.300} has no proper port", hint="write a host name, *.example.org, or host:port")
     if not is_host_name(host.removeprefix("*.")):
-        raise Invalid(f"{text!r} is not a host name", hint="write a host name, *.example.org, or host:port")
+        raise Invalid(f"{text!r:.300} is not a host name", hint="write a host name, *.example.org, or host:port")
     return Rule(host=host, ports=(int(port),)) if colon else Rule(host=host)
-
-
-def is_host_name(name: str) -> bool:
-    """Plain ASCII labels or an IPv4 address in its one proper form; nothing that a resolver may read otherwise."""
-    labels = name.split(".")
-    return (
-        0 < len(name) <= 253
-        and _NAME_CHARACTERS.issuperset(name)
-        and all(0 < len(label) <= 63 and label[0] != "-" != label[-1] for label in labels)
-        # 0x7f.1, 2130706433 and 017700000001 are addresses to some programs: numbers only as four plain ones
-        and (not _looks_numeric(labels[-1]) or _is_dotted_quad(labels))
-    )
-
-
-def _looks_numeric(label: str) -> bool:
-    return label.isdigit() or label.startswith("0x")
-
-
-def _is_dotted_quad(labels: list[str]) -> bool:
-    return len(labels) == 4 and all(
-        label.isdigit() and str(int(label)) == label and int(label) < 256 for label in labels
-    )
 
 
 def find_rule(rules: Iterable[Rule], host: str, port: int) -> Rule | None:
@@ -97,19 +76,6 @@ def find_rule(rules: Iterable[Rule], host: str, port: int) -> Rule | None:
         if fits and port in rule.ports:
             return rule
     return None
-
-
-def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether an address belongs to the open internet, also when it hides in another one."""
-    import ipaddress
-
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
-        if inner is not None:
-            return is_public(inner)
-        if address in ipaddress.ip_network("64:ff9b::/96"):
-            return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-    return address.is_global and not address.is_multicast and not address.is_reserved
 
 
 # -- the ear inside ----------------------------------------------------------------------------------------------------
@@ -236,6 +202,10 @@ class _Denied(Exception):
     pass
 
 
+class _Malformed(Exception):
+    """The request is none that every program reads the same way."""
+
+
 class _Exchange:
     """One connection from inside: a request, checked, and its answer."""
 
@@ -248,6 +218,12 @@ class _Exchange:
         client.settimeout(_IDLE_SECONDS)
 
     def run(self) -> None:
+        try:
+            self._exchange()
+        except _Malformed as reason:
+            self._answer(400, str(reason))
+
+    def _exchange(self) -> None:
         head, rest = self._read_head()
         lines = head.split(b"\r\n")
         parts = lines[0].split(b" ")
@@ -278,9 +254,10 @@ class _Exchange:
                 raise ValueError("the client went away")
             data += chunk
         head, _, rest = data.partition(b"\r\n\r\n")
-        if b"\0" in head or b"\n" in head.replace(b"\r\n", b""):
-            self._answer(400, "the request holds a byte that no request needs")
-            raise ValueError("odd bytes in the head")
+        # Programs disagree about where a line ends that has one of these in it, or that begins with a blank.
+        plain = head.replace(b"\r\n", b"")
+        if any((byte < 32 and byte != 9) or byte == 127 for byte in plain) or b"\r\n " in head or b"\r\n\t" in head:
+            raise _Malformed("the head holds a control character, or a line that goes on in the next one")
         return head, rest
 
     def _split(self, authority: str, default: int | None) -> tuple[str, int]:
@@ -290,9 +267,10 @@ class _Exchange:
             raise _Denied("not a plain host name")
         if not colon and default is not None:
             return host, default
-        if not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
+        number = parse_port(port)
+        if number is None:
             raise _Denied("not a proper port")
-        return host, int(port)
+        return host, number
 
     def _reach(self, host: str, port: int) -> tuple[socket.socket, Rule]:
         """Connect to an address that was checked, by a rule that allows it."""
@@ -337,14 +315,18 @@ class _Exchange:
     def _forward(self, method: bytes, target: str, lines: list[bytes], rest: bytes) -> None:
         """One plain request, written anew: what we did not read as its end is not sent, so none can hide behind it."""
         authority, slash, path = target[7:].partition("/")
-        if any(mark in authority for mark in "@?#\\") or not method.isalpha():
+        if any(mark in authority for mark in "@?#\\"):
             raise _Denied("not a plain address")
+        if not _TOKEN.issuperset(method) or "\t" in target:
+            raise _Malformed("the first line is not that of a request")
+        if method.upper() in _ECHOING:
+            raise _Denied(f"{method.decode()} makes the host answer with the request, and secrets in it")
         host, port = self._split(authority, default=80)
         headers: list[tuple[bytes, bytes]] = []
         for line in lines:
             name, colon, value = line.partition(b":")
-            if not colon or name != name.strip() or not name:
-                raise _Denied("a header that is none")
+            if not colon or not name or not _TOKEN.issuperset(name):
+                raise _Malformed("a line of the head is not a header")
             headers.append((name.lower(), value.strip()))
         lengths = {value for name, value in headers if name == b"content-length"}
         codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]

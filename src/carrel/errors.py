@@ -189,7 +189,7 @@ class WorkspaceExists(Conflict):
 
     @classmethod
     def of(cls, workspace_id: str) -> WorkspaceExists:
-        return cls(f"workspace {workspace_id} exists already", hint=f"aw show {workspace_id}, or choose another --id")
+        return cls(f"workspace {workspace_id} exists already", hint="aw show tells about it; or choose another --id")
 
 
 class WorkspaceBusy(Conflict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from carrel.cli.door import Command, size, table
 from carrel.errors import InvalidUsage
-from carrel.model.text import printable
+from carrel.model.text import printable, word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _archive(door: Door, workspace_id: str, args: argparse.Namespace) -> None:
     door.progress("")
     door.print(done, done.path)
     held = f"{done.files} files and {done.states} states in {size(done.bytes)}"
-    door.hint(f"{held}; aw create --source archive:{printable(done.path)} brings it back")
+    door.hint(f"{held}; aw create --source {word(f'archive:{done.path}')} brings it back")
 
 
 def _verify(door: Door, location: str) -> None:

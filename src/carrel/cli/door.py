@@ -151,7 +151,7 @@ class Door:
     def hint(self, text: str) -> None:
         """Say something helpful to a person at a terminal, and to nobody else."""
         if not self.is_json and not self.is_quiet and sys.stderr.isatty():
-            print(text, file=sys.stderr)
+            print(printable(text), file=sys.stderr)
 
     def progress(self, text: str) -> None:
         """Show what is being done, on one line of a terminal that the next one replaces."""

@@ -7,7 +7,7 @@ import sys
 
 from carrel.cli.door import Command, add_clone_options, add_ids, ids_of, style, table, take_clone_options
 from carrel.errors import InvalidConfig, InvalidUsage, from_os
-from carrel.model.text import printable, quoted
+from carrel.model.text import printable, quoted, word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def _policy_in_short(policy: dict[str, object]) -> str:
 def _not_applied(workspace: Workspace, changed: int | None) -> str:
     if changed is None:
         return "cannot be found out: aw diff says why"
-    return f"{changed} not applied: aw diff {workspace.id}" if changed else "none that are not applied"
+    return f"{changed} not applied: aw diff {word(workspace.id)}" if changed else "none that are not applied"
 
 
 def _short(value: object) -> str:

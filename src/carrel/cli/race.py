@@ -7,7 +7,7 @@ import sys
 
 from carrel.cli.door import Command, add_clone_options, style, table, take_clone_options
 from carrel.errors import CarrelError, InvalidUsage
-from carrel.model.text import printable, quoted
+from carrel.model.text import printable, quoted, word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _report(door: Door, race: Race) -> None:
 
 def _say_what_next(race: Race) -> None:
     first = race.best or race.lanes[0]
-    name, task = printable(first.workspace_id), printable(race.task_id)
+    name, task = word(first.workspace_id), word(race.task_id)
     lines = ["" if race.best or race.state != "ended" else "none is good enough to be called the best"]
     if race.applied:
         lines.append(f"  applied    {name}; aw undo {race.applied} takes it back")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from carrel.cli.door import Command, table
+from carrel.model.text import word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def _open_arguments(parser: argparse.ArgumentParser) -> None:
 def _open(door: Door, args: argparse.Namespace) -> None:
     selected = door.workspaces.open_folder(args.folder)
     door.print(selected, selected.path)
-    door.hint(f"aw run --source {selected.path} -- COMMAND works on a copy of it")
+    door.hint(f"aw run --source {word(selected.path)} -- COMMAND works on a copy of it")
 
 
 def _no_arguments(_: argparse.ArgumentParser) -> None:

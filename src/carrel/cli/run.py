@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 from carrel.cli.door import Command, add_clone_options, add_ids, ids_of, style, table, take_clone_options
 from carrel.errors import CarrelError, InvalidUsage
-from carrel.model.text import printable, quoted
+from carrel.model.text import TerminalFilter, printable, quoted, word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from carrel.cli.door import Door
@@ -45,6 +45,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory-mb", type=int, metavar="N", help="memory of all its processes")
     parser.add_argument("--processes", type=int, metavar="N", help="how many at once")
     parser.add_argument("--cpus", type=float, metavar="N", help="how many processors")
+    _raw(parser)
 
 
 def _run(door: Door, args: argparse.Namespace) -> int:
@@ -143,11 +144,15 @@ def _run_kept(door: Door, args: argparse.Namespace) -> int:
         workspace = door.workspaces.create(args.source, id=ids[0] if ids else None, progress=door.progress)
         door.progress("")
     stdin = _piped_input() if _wants_input(args) else None
-    write = None if door.is_json else _write
     try:
-        with ending_on_signals():
+        with ending_on_signals(), _writing(raw=args.raw) as write:
             done = door.workspaces.run_kept(
-                workspace.id, args.command, stdin=stdin, write=write, progress=door.progress, **options
+                workspace.id,
+                args.command,
+                stdin=stdin,
+                write=None if door.is_json else write,
+                progress=door.progress,
+                **options,
             )
     except KeyboardInterrupt:
         return 130  # the box ends a command whose caller goes away
@@ -218,11 +223,12 @@ def _attend(door: Door, run: Run, args: argparse.Namespace) -> dict[int, bytearr
                 return printed
             if _wants_input(args):
                 door.workspaces.feed_input(run.id, sys.stdin.fileno())
-            for stream, _, data in door.workspaces.output(run.id, follow=True):
-                if door.is_json:
-                    printed[stream] += data
-                else:
-                    _write(stream, data)
+            with _writing(raw=args.raw) as write:
+                for stream, _, data in door.workspaces.output(run.id, follow=True):
+                    if door.is_json:
+                        printed[stream] += data
+                    else:
+                        write(stream, data)
         except KeyboardInterrupt:
             try:
                 door.workspaces.stop(run.id)
@@ -246,10 +252,23 @@ def ending_on_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _write(stream: int, data: bytes) -> None:
-    target = sys.stdout.buffer if stream == 1 else sys.stderr.buffer
-    target.write(data)
-    target.flush()
+@contextmanager
+def _writing(*, raw: bool = False) -> Iterator[Callable[[int, bytes], None]]:
+    """Write a run's output to ours: to a terminal without what would act on it, unless `raw`; elsewhere as it is."""
+    targets = {1: sys.stdout.buffer, 2: sys.stderr.buffer}
+    filters = {stream: TerminalFilter() for stream, target in targets.items() if target.isatty() and not raw}
+
+    def write(stream: int, data: bytes) -> None:
+        target = targets[stream]
+        target.write(filters[stream].feed(data) if stream in filters else data)
+        target.flush()
+
+    try:
+        yield write
+    finally:
+        for stream, each in filters.items():
+            targets[stream].write(each.end())
+            targets[stream].flush()
 
 
 def _report(
@@ -296,7 +315,7 @@ def _say_what_next(door: Door, workspace: Workspace) -> None:
         return
     print(stat_text(changes, most=12), file=sys.stderr)
     _say_overlaps(door, workspace)
-    name = printable(workspace.id)
+    name = word(workspace.id)
     if changes:
         has_origin = not workspace.source.startswith(("empty", "template:", "clone:"))
         print(f"\n  look       aw diff {name}", file=sys.stderr)
@@ -354,6 +373,10 @@ def _runs(door: Door, args: argparse.Namespace) -> None:
     door.print(found, table(headers, rows) if rows else None)
 
 
+def _raw(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--raw", action="store_true", help="escape nothing, also what acts on a terminal")
+
+
 def _one_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run of aw runs")
 
@@ -362,19 +385,21 @@ def _logs_arguments(parser: argparse.ArgumentParser) -> None:
     _one_run(parser)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
     parser.add_argument("-t", "--timestamps", action="store_true", help="put the time before each piece")
+    _raw(parser)
 
 
 def _logs(door: Door, args: argparse.Namespace) -> None:
-    for stream, at, data in door.workspaces.output(args.run, follow=args.follow):
-        when = time.strftime("%H:%M:%S", time.gmtime(at // 1_000_000_000)) + f".{at // 1_000_000 % 1000:03d}"
-        if door.is_json:
-            text = data.decode(errors="backslashreplace")
-            door.print({"stream": "stdout" if stream == 1 else "stderr", "time_ns": at, "data": text})
-        elif args.timestamps:
-            for line in data.decode(errors="surrogateescape").splitlines():
-                print(f"{style(when, '2')} {printable(line)}", file=sys.stdout if stream == 1 else sys.stderr)
-        else:
-            _write(stream, data)
+    with _writing(raw=args.raw) as write:
+        for stream, at, data in door.workspaces.output(args.run, follow=args.follow):
+            when = time.strftime("%H:%M:%S", time.gmtime(at // 1_000_000_000)) + f".{at // 1_000_000 % 1000:03d}"
+            if door.is_json:
+                text = data.decode(errors="backslashreplace")
+                door.print({"stream": "stdout" if stream == 1 else "stderr", "time_ns": at, "data": text})
+            elif args.timestamps:
+                for line in data.decode(errors="surrogateescape").splitlines():
+                    print(f"{style(when, '2')} {printable(line)}", file=sys.stdout if stream == 1 else sys.stderr)
+            else:
+                write(stream, data)
 
 
 def _attach(door: Door, args: argparse.Namespace) -> int:

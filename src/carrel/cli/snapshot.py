@@ -7,7 +7,7 @@ import time
 
 from carrel.cli.door import Command, add_ids, ids_of, size, style, table
 from carrel.errors import InvalidUsage
-from carrel.model.text import printable
+from carrel.model.text import printable, word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ def _restore_arguments(parser: argparse.ArgumentParser) -> None:
 def _restore(door: Door, args: argparse.Namespace) -> None:
     workspace, words = _split(args)
     if not words:
-        raise InvalidUsage("no snapshot was named", hint=f"aw snapshots {workspace} lists them; base is the first")
+        raise InvalidUsage(
+            "no snapshot was named", hint=f"aw snapshots {word(workspace)} lists them; base is the first"
+        )
     operation, done = door.workspaces.restore(workspace, words[0], words[1:])
     door.print({"operation_id": operation, **done.as_dict()})
     labelled = _labelled(door, workspace, words[0])

@@ -7,7 +7,7 @@ import time
 
 from carrel.cli.door import Command, add_ids, ids_of, style, table, to_json
 from carrel.errors import InvalidUsage
-from carrel.model.text import printable
+from carrel.model.text import printable, word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ def _watch(door: Door, args: argparse.Namespace) -> None:
     elif args.start:
         found = door.workspaces.start_watching(workspace)
         door.print(found)
-        door.hint(f"aw events --follow --type file_changed shows what it sees; aw watch --stop {workspace} ends it")
+        door.hint(
+            f"aw events --follow --type file_changed shows what it sees; aw watch --stop {word(workspace)} ends it"
+        )
     elif args.stop:
         stopped = door.workspaces.stop_watching(workspace)
         door.print(stopped)

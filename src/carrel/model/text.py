@@ -5,6 +5,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from re import Match
 
 
 def printable(text: str) -> str:
@@ -16,15 +17,16 @@ def printable(text: str) -> str:
 
 def quoted(words: Iterable[str]) -> str:
     """A command in one line, as a shell takes it: two different commands never look the same."""
-    return " ".join(map(_quoted, words))
+    return " ".join(map(word, words))
 
 
-def _quoted(word: str) -> str:
-    if word.isprintable():
+def word(text: str) -> str:
+    """The text as one word of a shell command, also for hints that are copied: nothing in it is expanded or acts."""
+    if text.isprintable():
         import shlex
 
-        return shlex.quote(word)
-    return f"$'{''.join(_in_quotes(char) for char in word)}'"
+        return shlex.quote(text)
+    return f"$'{''.join(_in_quotes(char) for char in text)}'"
 
 
 def _in_quotes(char: str) -> str:
@@ -39,3 +41,41 @@ def _escaped(char: str) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
         return f"\\x{code - 0xDC00:02x}"
     return ascii(char)[1:-1]
+
+
+class TerminalFilter:
+    """Output of an agent, piece by piece, made fit for a terminal: text, line ends, tabs and colours pass; what else
+    would act on the terminal is shown escaped: titles, the clipboard, links, queries that the terminal answers by
+    typing, moves of the cursor."""
+
+    def __init__(self) -> None:
+        import codecs
+        import re
+
+        # A letter after ESC [ and digits is what the sequence does: m colours, K erases the rest of the line.
+        self._acting = re.compile("(\x1b\\[[0-9;:]{0,64}[mK])|[\0-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udcff]")
+        self._begun = re.compile("\x1b(\\[[0-9;:]{0,64})?$")
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._held = ""  # the beginning of a sequence, whose end is in the next piece
+        self._has_colours = False
+
+    def feed(self, data: bytes) -> bytes:
+        """The piece as it may be written."""
+        text = self._held + self._decoder.decode(data)
+        begun = self._begun.search(text)
+        self._held = begun.group() if begun else ""
+        return self._shown(text[: len(text) - len(self._held)])
+
+    def end(self) -> bytes:
+        """What is left; colours end here, so that they do not hide what others print next."""
+        text, self._held = self._held + self._decoder.decode(b"", final=True), ""
+        return self._shown(text) + (b"\x1b[0m" if self._has_colours else b"")
+
+    def _shown(self, text: str) -> bytes:
+        return self._acting.sub(self._replace, text).encode()
+
+    def _replace(self, found: Match[str]) -> str:
+        if found.group(1):
+            self._has_colours = True
+            return found.group(1)
+        return _escaped(found.group())

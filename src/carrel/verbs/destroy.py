@@ -22,6 +22,7 @@ from carrel.errors import (
 from carrel.model.approval import Request
 from carrel.model.event import WorkspaceCleanup, WorkspaceDestroyFailed, WorkspaceDestroying
 from carrel.model.source import Filled
+from carrel.model.text import printable, word
 from carrel.verbs import show
 from carrel.verbs.create import place_of
 from carrel.verbs.permit import judged
@@ -89,7 +90,6 @@ def _permit(home: Home, gate: Gate, workspace: Workspace) -> None:
 
 
 def _preview(home: Home, workspace: Workspace) -> Iterator[bytes]:
-    from carrel.model.text import printable
     from carrel.verbs.diff import status
 
     yield f"move {printable(workspace.id)} to the trash; what was changed in it:\n".encode()
@@ -169,7 +169,7 @@ def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
     if not force:
         raise UnappliedChanges(
             f"workspace {workspace.id} holds changes that were not applied",
-            hint=f"aw diff {workspace.id}, aw apply {workspace.id}, or --force: aw undo brings it back",
+            hint=f"aw diff {word(workspace.id)}, aw apply {word(workspace.id)}, or --force: aw undo brings it back",
         )
     from carrel.verbs.snapshot import keep
 

@@ -9,6 +9,7 @@ from carrel.model.config import parse_config
 from carrel.model.event import WorkspaceCreating, WorkspaceRelayered
 from carrel.model.names import format_id, parse_id
 from carrel.model.source import Source
+from carrel.model.text import word
 from carrel.sources import attach
 from carrel.system.parts import open_part
 from carrel.system.stack import has_space
@@ -118,7 +119,7 @@ def fork_several(
 
 def _check_parent(home: Home, parent: Workspace, snapshot: str | None) -> None:
     if parent.state != "ready":
-        raise Conflict(f"workspace {parent.id} is {parent.state}", hint=f"aw show {parent.id}")
+        raise Conflict(f"workspace {parent.id} is {parent.state}", hint=f"aw show {word(parent.id)}")
     if snapshot is not None:
         from carrel.verbs.snapshot import find_root
 

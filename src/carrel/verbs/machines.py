@@ -7,6 +7,7 @@ first command the wait. What a machine was used for is in the log as runs; the m
 from __future__ import annotations
 
 from carrel.errors import CarrelError, SandboxUnavailable, WorkspaceBusy
+from carrel.model.text import word
 from carrel.model.value import Value
 from carrel.verbs import run as running
 from carrel.verbs import show
@@ -86,7 +87,7 @@ def unmount(home: Home, workspace_id: str) -> list[Mounted]:
     for machine in kept.find_all(root, workspace.uid):
         if kept.is_used(root, machine.name, wait_seconds=LET_GO_SECONDS):
             raise WorkspaceBusy(
-                f"a command runs in a machine of {workspace.id}", hint=f"aw runs {workspace.id}, then aw stop RUN"
+                f"a command runs in a machine of {workspace.id}", hint=f"aw runs {word(workspace.id)}, then aw stop RUN"
             )
         kept.stop(root, machine.name)
     return found

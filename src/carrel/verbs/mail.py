@@ -13,6 +13,7 @@ from carrel.errors import Conflict, Invalid, LimitExceeded, NotFound
 from carrel.model.digest import sha256
 from carrel.model.event import MessageSent
 from carrel.model.names import directory_name
+from carrel.model.text import word
 from carrel.model.value import Value
 from carrel.verbs import show
 from carrel.verbs.shares import BY_OWNER, make_outbox
@@ -78,7 +79,7 @@ def get_message(home: Home, workspace_id: str, message_id: str) -> Message:
     for message in messages(home, workspace_id):
         if message.id == message_id:
             return message
-    raise NotFound(f"{workspace_id} has no message {message_id}", hint=f"aw mail list {workspace_id}")
+    raise NotFound(f"{workspace_id} has no message {message_id}", hint=f"aw mail list {word(workspace_id)}")
 
 
 def _write(home: Home, outbox: str, recipient: str, name: str, content: bytes) -> None:

@@ -23,6 +23,7 @@ from stat import S_ISDIR, S_ISREG
 from carrel.errors import DiskFull, QuotaExceeded
 from carrel.model.event import QuotaExceeded as QuotaWasExceeded
 from carrel.model.event import QuotaWarned
+from carrel.model.text import word
 from carrel.model.value import Value
 from carrel.system.measure import Measured, measure
 from carrel.system.stack import has_space, own_of
@@ -496,7 +497,7 @@ def refusal(
     unit = "files" if name == "files" else "bytes"
     return QuotaExceeded(
         f"{path or workspace.id}: {more} {unit} more are wanted, and {whose} has {used} of {allowed}",
-        hint=f"delete something; aw usage {workspace.id} shows what there is, aw sweep frees what nobody needs",
+        hint=f"delete something; aw usage {word(workspace.id)} shows what there is, aw sweep frees what nobody needs",
         details={"limit": name, "used": used, "allowed": allowed, "wanted": more},
     )
 

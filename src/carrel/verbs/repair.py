@@ -17,6 +17,7 @@ from carrel.model.event import (
     WorkspaceRestored,
     WorkspaceRestoreFailed,
 )
+from carrel.model.text import word
 from carrel.model.value import Value
 from carrel.model.workspace import Workspace
 from carrel.system.stack import has_space
@@ -274,7 +275,7 @@ def _check_ready(home: Home) -> list[Finding]:
             findings.append(
                 Finding(
                     what=f"the directory of {workspace.id} is gone: {workspace.path}",
-                    done=f"nothing: aw destroy {workspace.id} forgets it",
+                    done=f"nothing: aw destroy {word(workspace.id)} forgets it",
                 )
             )
             continue

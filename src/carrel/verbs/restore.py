@@ -13,6 +13,7 @@ from carrel.model.approval import Request
 from carrel.model.digest import sha256
 from carrel.model.event import SnapshotRestored, SnapshotRestoreFailed, SnapshotRestoring
 from carrel.model.policy import strictest
+from carrel.model.text import word
 from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.destroy import filled_in
@@ -60,7 +61,9 @@ def _restore(
     with home.hold(workspace.id):
         workspace = refuse_unready(show.by_uid(home, workspace.uid))
         if is_live(home, workspace):
-            raise WorkspaceBusy(f"a run is active in {workspace.id}", hint=f"aw runs {workspace.id}, then aw stop RUN")
+            raise WorkspaceBusy(
+                f"a run is active in {workspace.id}", hint=f"aw runs {word(workspace.id)}, then aw stop RUN"
+            )
         _refuse_undone(home, undoes)
         root = find_root(home, workspace, snapshot)
         mend_parts(home, workspace)

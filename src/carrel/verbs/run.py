@@ -39,6 +39,7 @@ from carrel.model.event import (
     RunTimedOut,
 )
 from carrel.model.run import Run
+from carrel.model.text import word
 from carrel.model.value import Value
 from carrel.system import control
 from carrel.system.parts import make_parts
@@ -253,7 +254,7 @@ def _write_spec(directory: str, spec: RunSpec) -> None:
 
 def _announce(home: Home, workspace: Workspace, run_id: str, spec: RunSpec) -> None:
     if workspace.state != "ready":
-        raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {workspace.id}")
+        raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {word(workspace.id)}")
     attach(home, workspace)
     make_parts(workspace.path, ("output", "tmp"), filled_in(home, workspace)[1].owner)
     busy = [Run(**record) for record in show.active_runs(home, workspace)]

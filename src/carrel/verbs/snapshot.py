@@ -6,6 +6,7 @@ from carrel.errors import SnapshotNotFound
 from carrel.model.event import SnapshotTaken
 from carrel.model.moment import seconds
 from carrel.model.snapshot import LeftOut, Snapshot
+from carrel.model.text import word
 from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.state import cache_path, open_store, place_of_state, refuse_unready, stack_finder
@@ -115,7 +116,7 @@ def find(home: Home, workspace: Workspace, name: str) -> Snapshot:
             )
     if not found:
         raise SnapshotNotFound(
-            f"workspace {workspace.id} has no snapshot {name}", hint=f"aw snapshots {workspace.id} lists them"
+            f"workspace {workspace.id} has no snapshot {name}", hint=f"aw snapshots {word(workspace.id)} lists them"
         )
     return found[-1]
 

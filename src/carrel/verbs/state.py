@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from carrel.errors import Conflict, DiskFull, FilesystemError
 from carrel.model.digest import sha256
 from carrel.model.snapshot import Overlay, Place, Stack, layer_root
+from carrel.model.text import word
 from carrel.verbs.destroy import attach, filled_in
 
 TYPE_CHECKING = False
@@ -51,7 +52,7 @@ def _is_full(path: str) -> bool:
 def refuse_unready(workspace: Workspace) -> Workspace:
     """Refuse a workspace that somebody is at, or that never was whole; the caller holds it."""
     if workspace.state != "ready":
-        raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {workspace.id}")
+        raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {word(workspace.id)}")
     return workspace
 
 

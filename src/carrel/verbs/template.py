@@ -6,6 +6,7 @@ import os
 
 from carrel.errors import Conflict, TemplateExists, TemplateNotFound, from_os
 from carrel.model.source import FillOptions, template_name
+from carrel.model.text import word
 from carrel.model.value import Value
 from carrel.verbs import show
 from carrel.verbs.create import materialise, place_of
@@ -140,4 +141,4 @@ def _refuse_in_use(home: Home, name: str, tree: str) -> None:
     for uid in users_of(home.private, tree):
         record = home.log.get("workspace", uid)
         user = record["workspace_id"] if record else uid
-        raise Conflict(f"template {name} is in use by {user}", hint=f"aw destroy {user}, then aw trash empty")
+        raise Conflict(f"template {name} is in use by {user}", hint=f"aw destroy {word(user)}, then aw trash empty")

@@ -9,6 +9,7 @@ from carrel.errors import FilesystemError, from_os
 from carrel.model.change import FileChange
 from carrel.model.event import EVENT_TYPES, FileChanged, FileFact, FileRead
 from carrel.model.moment import seconds
+from carrel.model.text import word
 from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.destroy import attach, filled_in
@@ -81,7 +82,7 @@ class Watch:
             self._watcher = Watcher(lambda: trees_of(home, workspace.uid), note=note, debounce_seconds=debounce)
         except Gone:
             raise FilesystemError(
-                f"workspace {workspace.id} has no files to watch", hint=f"aw show {workspace.id}"
+                f"workspace {workspace.id} has no files to watch", hint=f"aw show {word(workspace.id)}"
             ) from None
 
     def __enter__(self) -> Self:

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from carrel.errors import CarrelError, Conflict, DiskFull, FilesystemError, TimedOut, Unavailable, WorkspaceBusy
 from carrel.model.event import Caller, FileChanged, WatchStarted, WatchStopped, WatchStopping, WatchWeakened
+from carrel.model.text import word
 from carrel.model.watch import Watching
 from carrel.verbs import show
 from carrel.verbs.create import materialise
@@ -41,7 +42,7 @@ def start_watching(home: Home, workspace_id: str) -> Watching:
     """Have what changes in a workspace written down from now on, by a process of its own; nothing new if it is."""
     workspace = show.check_here(home, materialise(home, show.get(home, workspace_id)))
     if workspace.state != "ready":
-        raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {workspace.id}")
+        raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {word(workspace.id)}")
     settle(home, workspace.uid)
     found = _find(home, workspace.uid)
     if found is None:
@@ -90,7 +91,7 @@ def settle(home: Home, uid: str) -> str | None:
             if found is None or found.home != home.id:
                 return None
             _record_end(home, show.by_uid(home, uid), "its process died")
-            return f"written down as ended; aw watch --start {found.workspace_id} starts another"
+            return f"written down as ended; aw watch --start {word(found.workspace_id)} starts another"
     except WorkspaceBusy:
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from carrel.model.policy import AGENT, decide
+from carrel.model.text import word
 from carrel.model.value import Value
 from carrel.verbs import show
 from carrel.verbs.run import get
@@ -65,7 +66,7 @@ def _execution(home: Home, run: Run) -> Iterator[Denial]:
         yield Denial(
             kind="execute",
             what="the policy denies execute: no file of the workspace can be executed",
-            remedy=f'aw policy set {run.workspace_id} \'{{"execute": "ask"}}\'',
+            remedy=f'aw policy set {word(run.workspace_id)} \'{{"execute": "ask"}}\'',
         )
 
 

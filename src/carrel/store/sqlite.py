@@ -1,7 +1,8 @@
 """The log in one file of the home.
 
 WAL mode, one connection per thread. Writers queue at a lock file first: SQLite alone would let them sleep and poll,
-which is unfair and slow when many processes append; the kernel wakes the next one at once.
+which is unfair and slow when many processes append; the kernel wakes the next one at once. A process that was stopped
+(SIGSTOP, a debugger) while it holds the lock would keep everybody waiting, so the wait has a timeout and names it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from _thread import _local, get_native_id
+from _thread import _local, allocate_lock, get_native_id, start_new_thread
 from contextlib import contextmanager, suppress
 
 from carrel.errors import CarrelError, DiskFull, FilesystemError, PermissionDenied, StoreUnavailable, from_os
@@ -47,6 +48,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("CREATE INDEX views_by_kind ON views (kind, label)",),
 )
 BUSY_SECONDS = 60.0
+LOCK_SECONDS = 20.0  # a transaction takes milliseconds
 
 
 class Sqlite:
@@ -107,7 +109,7 @@ class Sqlite:
         """Queue for the write lock, run the body in one transaction, sync at the end if it is to be durable."""
         connection = self._connection()
         with _errors(self._path):
-            fcntl.flock(connection.lock, fcntl.LOCK_EX)
+            _take(connection.lock)
         try:
             with _errors(self._path):
                 connection.be_durable(durable)
@@ -209,7 +211,7 @@ class _Connection:
 
     def _use_wal(self, db: sqlite3.Connection, path: str) -> None:
         """Change the mode of a new file. SQLite does not wait for others here, so we do; writers stand at the lock."""
-        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        _take(self.lock)
         try:
             end = time.monotonic() + BUSY_SECONDS
             while True:
@@ -241,6 +243,50 @@ class _Connection:
         if self.pid == os.getpid():
             self._db.close()
             os.close(self.lock)
+
+
+def _take(lock: int) -> None:
+    """Take the write lock, or raise StoreUnavailable after LOCK_SECONDS with the name of the process that holds it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    except BlockingIOError:
+        pass
+    # flock has no timeout, so a thread waits in the queue for us. The lock belongs to the open file: whichever thread
+    # takes it, it is ours. `done` says who is last: the waiter that comes too late gives the lock back.
+    own, done, turn = os.dup(lock), allocate_lock(), allocate_lock()
+    turn.acquire()
+
+    def wait() -> None:
+        fcntl.flock(own, fcntl.LOCK_EX)
+        if done.acquire(blocking=False):
+            turn.release()
+        else:
+            fcntl.flock(own, fcntl.LOCK_UN)
+        os.close(own)
+
+    start_new_thread(wait, ())
+    if not turn.acquire(timeout=LOCK_SECONDS) and done.acquire(blocking=False):
+        raise StoreUnavailable(
+            f"the event log is locked for {LOCK_SECONDS:.0f} seconds by {_holder_of(lock)}",
+            hint="let that process go on (kill -CONT PID) or end it, then try again",
+        )
+
+
+def _holder_of(lock: int) -> str:
+    """The process that holds a lock, as people know it: what it was started as, and whether it is stopped."""
+    inode = os.fstat(lock).st_ino
+    try:
+        with open("/proc/locks") as table:
+            holders = [line.split() for line in table]
+        pid = next(words[4] for words in holders if words[1] == "FLOCK" and words[5].endswith(f":{inode}"))
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = file.read(200).replace(b"\0", b" ").decode(errors="replace").strip()
+        with open(f"/proc/{pid}/stat") as file:
+            state = file.read().rpartition(")")[2].split()[0]
+    except (OSError, StopIteration, IndexError):
+        return "another process"
+    return f"process {pid} ({command!r}{', which is stopped' if state in 'Tt' else ''})"
 
 
 @contextmanager

@@ -25,8 +25,9 @@ from desks import Desk, describe
 
 from carrel.errors import DiskFull
 from carrel.model.change import Plan
-from carrel.snapshots.apply import PREFIX, apply_plan, finish_apply
+from carrel.snapshots.apply import apply_plan, finish_apply
 from carrel.snapshots.collect import collect, verify
+from carrel.snapshots.journal import drop_journal
 from carrel.snapshots.merge import Folder, plan_merge
 from carrel.snapshots.objects import Store
 
@@ -244,27 +245,29 @@ def test_an_apply_that_is_killed_anywhere_is_old_or_new_after_the_next(scratch: 
     made = _plan(desk, base, theirs, origin)
     desk.store.close()
     old = describe(origin, times=False)
+    journal = str(scratch / "journal")
 
     def apply() -> None:
         with Store(desk.store.path) as store:
-            apply_plan(store, made, str(origin))
+            apply_plan(store, made, str(origin), journal)
 
     reference = scratch / "reference"
     shutil.copytree(pristine, reference, symlinks=True)
     with Store(desk.store.path) as store:
-        apply_plan(store, made, str(reference))
+        apply_plan(store, made, str(reference), str(scratch / "other.journal"))
     new = describe(reference, times=False)
     seen = set()
     kills = 0
     for _ in every_kill(apply):
         kills += 1
         # The one that finishes may be killed too.
-        killed_at(kills % 13 + 1, lambda: finish_apply(str(origin)))
-        finish_apply(str(origin))
+        killed_at(kills % 13 + 1, lambda: finish_apply(made, journal))
+        finish_apply(made, journal)
         now = describe(origin, times=False)
         assert now in (old, new)
         seen.add(now == new)
-        assert not [name for name in os.listdir(origin) if name.startswith(PREFIX)]
+        assert not [name for name in os.listdir(origin) if "aw-" in name]
+        drop_journal(journal)
         shutil.rmtree(origin)
         shutil.copytree(pristine, origin, symlinks=True)
     assert kills > 60
@@ -363,10 +366,10 @@ def test_an_apply_on_a_full_disk_is_a_clear_error_and_the_origin_is_as_it_was(sm
     stuffing = stuff(small_disk)
     before = describe(origin)
     with pytest.raises(DiskFull):
-        apply_plan(desk.store, made, str(origin))
+        apply_plan(desk.store, made, str(origin), str(tmp_path / "journal"))
     after = describe(origin)
     assert after == before
     stuffing.unlink()
-    apply_plan(desk.store, made, str(origin))
+    apply_plan(desk.store, made, str(origin), str(tmp_path / "journal"))
     assert (origin / "large").exists()
     desk.close()

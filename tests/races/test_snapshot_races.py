@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "snapshots"))
 from desks import Desk
 
 from carrel.errors import CarrelError
-from carrel.snapshots.apply import apply_plan, finish_apply
+from carrel.snapshots.apply import apply_plan, reverse
 from carrel.snapshots.collect import verify
 from carrel.snapshots.merge import Folder, plan_merge
 
@@ -162,9 +162,9 @@ def test_an_apply_never_writes_or_removes_outside(trap: tuple[Desk, Path, Path],
     (folder / "sub/new").write_text("x")
     theirs = desk.take().root
     desk.restore(full)
+    journal = str(tmp_path / "journal")
 
     def apply() -> None:
-        finish_apply(str(desk.work))
         with (
             desk.tree(full) as base,
             desk.tree(theirs) as after,
@@ -173,8 +173,8 @@ def test_an_apply_never_writes_or_removes_outside(trap: tuple[Desk, Path, Path],
         ):
             made = plan_merge(base, ours, after, writer)
             writer.commit()
-        undo = apply_plan(desk.store, made, str(desk.work))
-        apply_plan(desk.store, undo.plan, str(desk.work))
+        done = apply_plan(desk.store, made, str(desk.work), journal)
+        apply_plan(desk.store, reverse(done.plan), str(desk.work), journal)
 
     with swapping(folder, link):
         until(SECONDS, apply)

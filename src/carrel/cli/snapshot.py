@@ -220,6 +220,7 @@ def _apply(door: Door, args: argparse.Namespace) -> None:
         *(f"conflict in {printable(path)}" for path in done.conflicts),
         *(f"not given back: {printable(path)}" for path in done.refused),
         *([f"commit {done.commit}"] if done.commit else []),
+        *(f"you saved this meanwhile: {printable(path)}" for path in done.kept),
     ]
     door.print(done, "\n".join(lines) or None)
     if not done.operation_id:

@@ -520,6 +520,7 @@ class ChangesApplied(Fact):
     commit: str = ""  # where the branch is now
     steps: int = 0
     cover: str = ""  # what it replaced in the folder that the workspace lies on, for states from before it
+    kept: list[str] = []  # copies, in the folder, of what the user saved in replaced files meanwhile
 
 
 class ChangesApplyFailed(Fact):
@@ -527,6 +528,7 @@ class ChangesApplyFailed(Fact):
 
     operation_id: str
     reason: str
+    kept: list[str] = []  # copies, in the folder, of what the user saved meanwhile
 
 
 class TokenCreated(Fact):

@@ -120,14 +120,18 @@ class _Graft:
 
     def open(self, tree: _Folder, path: str) -> _Folder:
         """The directory at a path of the new state, made if it is not there."""
-        folder = tree
-        at = "work"
-        for name in path.split("/")[1:]:
-            at += f"/{name}"
+        return self._open(tree, path)[0]
+
+    def _open(self, tree: _Folder, path: str) -> tuple[_Folder, bool]:
+        """The directory at a path, and whether it or one above it, below the top, hides the layers."""
+        folder, hidden = tree, False
+        parts = path.split("/")
+        for level, name in enumerate(parts[1:], 2):
             if name not in folder.below:
-                folder.below[name] = self._make(folder.names.get(name), at)
+                folder.below[name] = self._make(folder.names.get(name), "/".join(parts[:level]))
             folder = folder.below[name]
-        return folder
+            hidden |= folder.entry.opaque
+        return folder, hidden
 
     def _make(self, own: Entry | None, path: str) -> _Folder:
         if own is not None and own.kind == DIR:
@@ -192,11 +196,7 @@ class _Transplant(_Graft):
         return found is not None and found.kind == DIR
 
     def _open_like(self, tree: _Folder, above: str, is_opaque: bool) -> _Folder:
-        folder = tree
-        hidden = False
-        for level in range(2, len(above.split("/")) + 1):
-            folder = self.open(tree, "/".join(above.split("/")[:level]))
-            hidden |= folder.entry.opaque
+        folder, hidden = self._open(tree, above)
         if hidden != is_opaque and self._over:
             raise _Hidden(above)
         return folder
@@ -234,18 +234,24 @@ def cover(writer: Writer, ours: Folder, paths: Iterable[str]) -> str:
     The caller commits the writer.
     """
     tree = _Folder(Entry(DIR), {})
+    known: dict[str, _Folder | None] = {"": tree}  # None: no directory, so that nothing is below it
     for path in sorted(paths):
-        folder = tree
-        parts = path.split("/")
-        for level, name in enumerate(parts, 1):
-            found = ours.find("/".join(parts[:level]))
+        new, above = [], path
+        while above not in known:
+            new.append(above)
+            above = above.rpartition("/")[0]
+        for each in reversed(new):  # every directory is looked at once, however many levels there are
+            above, _, name = each.rpartition("/")
+            folder = known[above]
+            found = ours.find(each) if folder is not None else None
+            known[each] = None
+            if folder is None:
+                continue
             if found is None or found.kind != DIR:
-                folder.names[name] = _held(writer, ours, found)  # what is below it is nothing, with it
-                break
-            if name not in folder.below:
+                folder.names[name] = _held(writer, ours, found)
+            else:
                 where = Entry(DIR, found.mode, found.mtime_ns, xattrs=ours.xattrs(found))
-                folder.below[name] = _Folder(where, {})
-            folder = folder.below[name]
+                known[each] = folder.below[name] = _Folder(where, {})
     return _write(writer, tree).digest.hex()
 
 
@@ -315,7 +321,7 @@ def hold_contents(writer: Writer, plan: Plan) -> str:
 
 
 def _is_below(path: str, tops: set[str]) -> bool:
-    at = path.rfind("/")
+    at = path.rfind("/") if tops else 0
     while at > 0:
         if path[:at] in tops:
             return True

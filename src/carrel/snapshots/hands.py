@@ -45,6 +45,10 @@ class Hands:
         """Give back all descriptors."""
         self._folders.close()
 
+    def folder(self, path: str) -> int:
+        """A descriptor of a directory; it belongs to us."""
+        return self._folders.open(path)
+
     def parent(self, path: str) -> tuple[int, str]:
         """The directory that a path is in, and its name there."""
         above, _, name = path.rpartition("/")

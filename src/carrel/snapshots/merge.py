@@ -18,6 +18,7 @@ from carrel.errors import from_os
 from carrel.model.change import Clash, Plan, Step
 from carrel.snapshots.diff import is_git_name, is_in_git
 from carrel.snapshots.entries import CHUNK, DIR, FILE, LEFT_OUT, LINK, NO_DIGEST, Entry
+from carrel.snapshots.journal import PREFIX
 from carrel.snapshots.lines import merge
 from carrel.snapshots.patch import is_binary
 from carrel.snapshots.trees import Delta, DiskDir, DiskLayer, Pile, StoredDir, compare
@@ -49,7 +50,7 @@ class Folder:
 
     def __init__(self, path: str) -> None:
         self._layer = DiskLayer(path)
-        self._top = DiskDir(self._layer)
+        self._absent: set[str] = set()  # paths that nothing is below
 
     def __enter__(self) -> Folder:
         return self
@@ -59,11 +60,11 @@ class Folder:
 
     def find(self, path: str) -> Entry | None:
         """What is at a path; never through a link."""
-        where = self._top
-        *above, name = path.split("/")
-        for each in above:
-            where = where.child(each)
-        return where.find(name)
+        above, _, name = path.rpartition("/")
+        found = DiskDir(self._layer, above).find(name) if above not in self._absent else None
+        if found is None or found.kind != DIR:
+            self._absent.add(path)
+        return found
 
     def read(self, entry: Entry) -> bytes:
         """The content of a file."""
@@ -88,10 +89,7 @@ class Folder:
 
     def is_empty_without(self, path: str, gone: set[str]) -> bool:
         """Whether a directory would be empty if these paths went."""
-        where = self._top
-        for each in path.split("/"):
-            where = where.child(each)
-        return all(f"{path}/{name}" in gone for name in where.entries())
+        return all(f"{path}/{name}" in gone for name in DiskDir(self._layer, path).entries())
 
     def prefetch(self, paths: Iterable[str]) -> None:
         """Nothing to gain on a disk."""
@@ -150,7 +148,12 @@ def _plan(planner: _Planner, under: str, paths: Sequence[str] | None) -> Plan:
 
 def _made_way(base: Tree, theirs: Tree, under: str, paths: Iterable[str]) -> list[Delta]:
     """What the workspace replaced by a directory that a chosen path is in: it has to make way here too."""
-    above = {"/".join(parts[:level]) for parts in (path.split("/") for path in paths) for level in range(1, len(parts))}
+    above: set[str] = set()
+    for path in paths:
+        at = path.rpartition("/")[0]
+        while at and at not in above:
+            above.add(at)
+            at = at.rpartition("/")[0]
     found = []
     for path in sorted(above - set(paths)):
         before, after = base.find(f"{under}/{path}"), theirs.find(f"{under}/{path}")
@@ -192,9 +195,11 @@ class _Planner:
     def consider(self, path: str, delta: Delta) -> None:
         """Decide about one path."""
         before, after = delta.old, delta.new
-        if is_in_git(path):
-            self._refused.add(_git_folder(path))
-            return
+        if is_in_git(path) or PREFIX in path:
+            refused = _refused_part(path)
+            if refused:
+                self._refused.add(refused)
+                return
         if (after is not None and after.kind == LEFT_OUT) or (after is None and _is_other(before)):
             self._refused.add(path)
             return
@@ -378,11 +383,12 @@ class _Planner:
         result: list[Step] = []
         there: set[str] = set()
         for step in puts:
-            parts = step.path.split("/")[:-1]
-            for level in range(1, len(parts) + 1):
-                above = "/".join(parts[:level])
-                if above in there:
-                    continue
+            missing = []
+            above = step.path.rpartition("/")[0]
+            while above and above not in there:
+                missing.append(above)
+                above = above.rpartition("/")[0]
+            for above in reversed(missing):
                 there.add(above)
                 found = self.ours.find(above)
                 if above in gone or found is None:
@@ -433,10 +439,13 @@ def _mode(before: Entry | None, after: Entry, target: Entry | None) -> int:
     return after.mode if before is not None else target.mode | (after.mode & 0o111)
 
 
-def _git_folder(path: str) -> str:
+def _refused_part(path: str) -> str:
+    """The path up to a name that never goes back: git's own, or that of a directory that an apply builds in."""
     parts = path.split("/")
-    at = next(number for number, name in enumerate(parts) if is_git_name(name))
-    return "/".join(parts[: at + 1])
+    for count, name in enumerate(parts, 1):
+        if is_git_name(name) or name.startswith(PREFIX):
+            return "/".join(parts[:count])
+    return ""
 
 
 def _is_other(entry: Entry | None) -> bool:

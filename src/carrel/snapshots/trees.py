@@ -215,7 +215,7 @@ class DiskDir:
             key = (status.st_ino, status.st_ctime_ns, status.st_size)
             found = self.layer.digests.get(key)
             if found is None:
-                found = self.layer.digests[key] = _digest(fd, status.st_size)
+                found = self.layer.digests[key] = digest_of(fd, status.st_size)
             return found
         finally:
             os.close(fd)
@@ -232,7 +232,8 @@ class DiskDir:
             return ()
 
 
-def _digest(fd: int, size: int) -> bytes:
+def digest_of(fd: int, size: int) -> bytes:
+    """The digest that a walk gives an open file of this size."""
     if size <= CHUNK:
         return sha256(read_at(fd, size, 0)).digest()
     pieces = []

@@ -349,9 +349,19 @@ def reopen(handle: int) -> tuple[int, os.stat_result]:
     return os.open(f"/proc/self/fd/{handle}", READ_FLAGS), found
 
 
-def rename_no_replace(source: int, name: bytes, folder: int, new_name: bytes) -> None:
+def rename_no_replace(source: int, name: str | bytes, folder: int, new_name: str | bytes) -> None:
     """Give an entry of one open directory a name in another; EEXIST when that is taken."""
-    result: int = libc.renameat2(source, name, folder, new_name, 1)  # RENAME_NOREPLACE
+    _rename(source, name, folder, new_name, 1)  # RENAME_NOREPLACE
+
+
+def rename_exchange(source: int, name: str | bytes, folder: int, new_name: str | bytes) -> None:
+    """Swap two entries of open directories in one step; ENOENT when either is missing."""
+    _rename(source, name, folder, new_name, 2)  # RENAME_EXCHANGE
+
+
+def _rename(source: int, name: str | bytes, folder: int, new_name: str | bytes, flags: int) -> None:
+    sys.audit("os.rename", name, new_name, source, folder)  # as os.rename does: the crash tests stop here
+    result: int = libc.renameat2(source, os.fsencode(name), folder, os.fsencode(new_name), flags)
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

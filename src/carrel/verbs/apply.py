@@ -4,7 +4,8 @@
     nothing → changes_applied, and the base moves, so that a second apply gives only what is new
 
 What is to be done is written beside the log under the operation's id, before it is begun: taking it back is the same
-in the other direction. After a crash the origin itself says whether it was done, whatever kind of place it is.
+in the other direction. Beside it lies the journal of the work in the folder: after a crash it says what is left to do.
+Both are read only while the log says that the operation is under way; nothing in the folder is ever an instruction.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
     from carrel.verbs.permit import Gate
 
 
+JOB_SUFFIXES = (".json", ".json.new", ".journal", ".journal.new")
+
+
 class Applied(Value):
     """What was given back."""
 
@@ -67,6 +71,7 @@ class Applied(Value):
     refused: list[str]  # never given back: inside .git, devices
     same: int  # changes that the origin had already
     commit: str = ""
+    kept: list[str] = []  # copies, in the folder, of what the user saved in replaced files meanwhile
 
 
 class Move(Value):
@@ -321,12 +326,10 @@ def _plan_folder(
     paths: list[str],
     mark_conflicts: bool,
 ) -> Job:
-    from carrel.snapshots.apply import finish_apply
     from carrel.snapshots.merge import Folder, plan_merge
 
     if not os.path.isdir(folder):
         raise OriginMoved(f"the folder {folder} is gone", hint="--to patch:FILE or --to folder:PATH")
-    finish_apply(folder)
     overlay = place_of_state(home, workspace).overlay
     fixed_ns = overlay.stack.fixed_ns if overlay and _lies_on(home, workspace, folder) else 0
     with Folder(folder) as ours, store.writer() as writer:
@@ -497,15 +500,15 @@ def _carry_out(
     announced = show.by_uid(home, workspace.uid)
     try:
         _write_job(home, operation_id, job)
-        commit = _do(home, store, job)
+        job, commit, kept = _do(home, store, job, operation_id)
     except BaseException as error:
         with suppress(CarrelError):  # what cannot be settled now is settled when the home is opened next
             _end(home, store, announced, job, reason=str(error) or type(error).__name__)
         if isinstance(error, OSError):
             raise from_os(error, f"applying the changes of {workspace.id}") from error
         raise
-    _record_applied(home, store, announced, job, commit)
-    return _told(job, operation_id, target, commit)
+    _record_applied(home, store, announced, job, commit, kept)
+    return _told(job, operation_id, target, commit, kept)
 
 
 def _covered(home: Home, store: Store, workspace: Workspace, job: Job) -> Job:
@@ -532,7 +535,7 @@ def _lies_on(home: Home, workspace: Workspace, folder: str) -> bool:
         return False
 
 
-def _told(job: Job, operation_id: str, target: str, commit: str = "") -> Applied:
+def _told(job: Job, operation_id: str, target: str, commit: str = "", kept: Sequence[str] = ()) -> Applied:
     plan = job.plan
     return Applied(
         operation_id=operation_id,
@@ -543,23 +546,24 @@ def _told(job: Job, operation_id: str, target: str, commit: str = "") -> Applied
         refused=list(plan.refused),
         same=plan.same,
         commit=commit,
+        kept=list(kept),
     )
 
 
-def _do(home: Home, store: Store, job: Job) -> str:
-    """Do it, all or nothing, and give the commit that the branch is at afterwards, if there is one."""
+def _do(home: Home, store: Store, job: Job, operation_id: str) -> tuple[Job, str, tuple[str, ...]]:
+    """Do it, all or nothing; return it as it was done, the commit that the branch is at, and what was kept."""
     from carrel.snapshots.apply import apply_plan
 
     move = job.move
     if move is None:
-        apply_plan(store, job.plan, job.folder)
-        return ""
+        outcome = apply_plan(store, job.plan, job.folder, _journal_path(home, operation_id))
+        return _as_done(home, operation_id, job, outcome.plan), "", outcome.kept
     git = _git(home)
     if move.parent:
         from carrel.snapshots.commit import make_commit
 
         if not job.plan.steps:
-            return move.before
+            return job, move.before, ()
         made = make_commit(
             git,
             move.git_dir,
@@ -571,9 +575,18 @@ def _do(home: Home, store: Store, job: Job) -> str:
             author=move.author,
             when=move.when,
         )
-        return made.commit
+        return job, made.commit, ()
     _move_branch(git, move)
-    return move.after
+    return job, move.after, ()
+
+
+def _as_done(home: Home, operation_id: str, job: Job, plan: Plan) -> Job:
+    """Remember the modes that files really got: undo has to find what was put there."""
+    if plan == job.plan:
+        return job
+    job = job.replace(plan=plan)
+    _write_job(home, operation_id, job)
+    return job
 
 
 def _move_branch(git: Any, move: Move) -> None:
@@ -606,23 +619,21 @@ def settle(home: Home, workspace: Workspace) -> str:
 
 
 def _end(home: Home, store: Store, workspace: Workspace, job: Job | None, *, reason: str) -> bool:
-    """Write down how a step ended that we do not know the end of: the origin shows it."""
-    commit = _find_done(home, job) if job is not None else None
-    if job is not None and commit is not None:
-        _record_applied(home, store, workspace, job, commit)
-        return True
+    """Write down how a step ended that we do not know the end of: its journal or the branch shows it."""
     operation_id = str(workspace.step["operation_id"])
-    record_end(
-        home,
-        store,
-        workspace.task_id,
-        ChangesApplyFailed(**workspace.names(), operation_id=operation_id, reason=reason[:1000]),
-    )
+    job, commit, kept = _find_done(home, operation_id, job) if job is not None else (None, None, ())
+    if job is not None and commit is not None:
+        _record_applied(home, store, workspace, job, commit, kept)
+        return True
+    fact = ChangesApplyFailed(**workspace.names(), operation_id=operation_id, reason=reason[:1000], kept=list(kept))
+    record_end(home, store, workspace.task_id, fact)
     _drop_job(home, operation_id)
     return False
 
 
-def _record_applied(home: Home, store: Store, workspace: Workspace, job: Job, commit: str) -> None:
+def _record_applied(home: Home, store: Store, workspace: Workspace, job: Job, commit: str, kept: Sequence[str]) -> None:
+    from carrel.snapshots.journal import drop_journal
+
     step: dict[str, Any] = dict(workspace.step)
     _hide_new_folders(home, workspace, job)
     fact = ChangesApplied(
@@ -633,8 +644,10 @@ def _record_applied(home: Home, store: Store, workspace: Workspace, job: Job, co
         commit=commit,
         steps=len(job.plan.steps),
         cover=job.cover,
+        kept=list(kept),
     )
     record_end(home, store, workspace.task_id, fact)
+    drop_journal(_journal_path(home, str(step["operation_id"])))
 
 
 def _hide_new_folders(home: Home, workspace: Workspace, job: Job) -> None:
@@ -672,20 +685,21 @@ def _mark_lowest(layers: Sequence[Folders], path: str, mark: str) -> None:
         return
 
 
-def _find_done(home: Home, job: Job) -> str | None:
-    """The commit that a branch is at, or "", if the job is done; None if the origin is as it was."""
-    from carrel.snapshots.apply import finish_apply, is_done
-    from carrel.snapshots.merge import Folder
+def _find_done(home: Home, operation_id: str, job: Job) -> tuple[Job, str | None, tuple[str, ...]]:
+    """Finish the job or take it back: as it was done, the commit that a branch is at or "", and what was kept.
+
+    The commit is None if the origin is as it was.
+    """
+    from carrel.snapshots.apply import finish_apply
 
     if job.move is not None:
-        return _find_moved(home, job.move)
-    if not os.path.isdir(job.folder):
-        return None
-    finish_apply(job.folder)
-    with Folder(job.folder) as ours:
-        # A directory that was to go stays if the user put something into it.
-        done = all(is_done(ours, step) for step in job.plan.steps if step.action != "rmdir")
-    return "" if done else None
+        return job, _find_moved(home, job.move), ()
+    outcome = finish_apply(job.plan, _journal_path(home, operation_id))
+    if outcome is None:
+        return job, None, ()
+    if not outcome.done:
+        return job, None, outcome.kept
+    return _as_done(home, operation_id, job, outcome.plan), "", outcome.kept
 
 
 def _find_moved(home: Home, move: Move) -> str | None:
@@ -714,20 +728,21 @@ def jobs_path(home: Home) -> str:
     return f"{home.path}/applied"
 
 
+def _journal_path(home: Home, operation_id: str) -> str:
+    return f"{jobs_path(home)}/{operation_id}.journal"
+
+
 def _write_job(home: Home, operation_id: str, job: Job) -> None:
-    path = f"{jobs_path(home)}/{operation_id}.json"
+    from carrel.snapshots.journal import write_durably
+
     os.makedirs(jobs_path(home), mode=0o700, exist_ok=True)
-    with open(f"{path}.new", "w") as file:
-        json.dump(job.as_dict(), file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(f"{path}.new", path)
+    write_durably(f"{jobs_path(home)}/{operation_id}.json", json.dumps(job.as_dict()).encode())
 
 
 def _drop_job(home: Home, operation_id: str) -> None:
-    for suffix in ("", ".new"):
+    for suffix in JOB_SUFFIXES:
         with suppress(FileNotFoundError):
-            os.unlink(f"{jobs_path(home)}/{operation_id}.json{suffix}")
+            os.unlink(f"{jobs_path(home)}/{operation_id}{suffix}")
 
 
 def _find_job(home: Home, operation_id: str) -> Job | None:

@@ -16,7 +16,7 @@ from carrel.model.moment import seconds
 from carrel.model.operation import Operation
 from carrel.model.value import Value
 from carrel.model.workspace import Workspace
-from carrel.verbs.apply import jobs_path, kept_roots
+from carrel.verbs.apply import JOB_SUFFIXES, jobs_path, kept_roots
 from carrel.verbs.idle import LogTime
 from carrel.verbs.snapshot import of_workspace
 from carrel.verbs.state import cache_path, find_stack, open_store, stacks_path
@@ -125,7 +125,7 @@ def drop(home: Home, leaving: Leaving) -> None:
             facts = [SnapshotDropped(**workspace.names(), snapshot_id=each.id) for each in snapshots]
             home.record(workspace.task_id, *facts)
     for operation_id in leaving.operations:
-        for suffix in (".json", ".json.new"):
+        for suffix in JOB_SUFFIXES:
             with suppress(FileNotFoundError):
                 os.unlink(f"{jobs_path(home)}/{operation_id}{suffix}")
     with suppress(FileNotFoundError):

@@ -1,0 +1,143 @@
+"""What lies in a folder is data. `aw apply` used to obey a journal that it found there, also outside of the folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+
+from people import Person
+
+ASIDE = ".aw-apply-x"
+
+
+def plant(person: Person, folder: Path, path: str) -> None:
+    """A directory as an interrupted apply leaves it, with a journal that names another place."""
+    aside = folder / ASIDE
+    (aside / "new").mkdir(parents=True)
+    (aside / "old").mkdir()
+    (aside / "new/0").write_text("mine")
+    (aside / "journal").write_text(json.dumps([{"path": path, "action": "write"}]))
+    person.own(aside)
+
+
+@pytest.mark.parametrize("path", ["../victim", ".git/hooks/post-commit"])
+def test_a_journal_in_the_folder_is_not_obeyed(person: Person, path: str) -> None:
+    folder = person.folder("p", {"a": "1\n", ".git/hooks/README": "\n"})
+    plant(person, folder, path)
+    person.aw_ok("run", "--id", "c1/a", "--source", str(folder), "--", "sh", "-c", "echo 1 > f")
+    person.aw_ok("apply", "c1/a")
+    person.aw_ok("repair")
+    assert (folder / "f").read_text() == "1\n"
+    assert not (folder / path).exists()
+    assert (folder / ASIDE / "new/0").read_text() == "mine"  # nobody's but the user's
+    person.aw_ok("undo")
+    assert not (folder / "f").exists()
+    assert (folder / ASIDE / "new/0").read_text() == "mine"
+    # The twin: whoever does what the journal says writes there.
+    (step,) = json.loads((folder / ASIDE / "journal").read_text())
+    os.rename(folder / ASIDE / "new/0", folder / step["path"])
+    assert (folder / path).read_text() == "mine"
+
+
+def test_a_directory_of_that_name_never_comes_from_a_workspace(person: Person) -> None:
+    folder = person.folder("p", {"a": "1\n"})
+    script = f"mkdir -p {ASIDE}/new sub/{ASIDE} && echo x > {ASIDE}/journal && echo x > sub/{ASIDE}/y && echo x > f"
+    person.aw_ok("run", "--id", "c1/a", "--source", str(folder), "--", "sh", "-c", script)
+    done = person.aw_json("apply", "c1/a")
+    assert done["written"] == ["f"]
+    assert sorted(done["refused"]) == [ASIDE, f"sub/{ASIDE}"]
+    assert sorted(os.listdir(folder)) == ["a", "f", "sub"]
+    assert os.listdir(folder / "sub") == []
+
+
+STOPPED = """
+import os, sys
+left = int(sys.argv.pop(1))
+def hook(event, arguments):
+    global left
+    if event == "os.rename" and str(arguments[0]).isdigit():
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), 9)
+sys.addaudithook(hook)
+from carrel.cli import command
+command()
+"""
+
+
+def kill_apply(person: Person, workspace: str, renames: int = 1) -> None:
+    """Kill an apply after so many of its renames in the folder."""
+    done = person.do(person.python_program, "-B", "-c", STOPPED, str(renames), "apply", workspace)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def test_a_journal_in_the_home_with_a_path_that_leads_out_is_refused(person: Person) -> None:
+    folder = person.folder("p", {"a": "1\n", "b": "1\n"})
+    person.aw_ok("run", "--id", "c1/a", "--source", str(folder), "--", "sh", "-c", "echo 2 > a; echo 2 > b")
+    kill_apply(person, "c1/a")
+    (job,) = (person.home / "applied").glob("*.json")
+    (journal,) = (person.home / "applied").glob("*.journal")
+    whole, honest = job.read_text(), journal.read_text()
+    steps = json.loads(whole)
+    for path in ("../victim", "/victim", "x/../../victim", ".git/config", f"{ASIDE}/y"):
+        steps["plan"]["steps"][0]["path"] = path
+        job.write_text(json.dumps(steps))
+        found = person.aw("repair")
+        assert "nothing yet" in found.stdout, found.stdout + found.stderr
+        assert sorted(each for each in os.listdir(folder) if not each.startswith(".aw-apply-")) == ["a", "b"]
+        assert not (person.directory / "victim").exists()
+    job.write_text(whole)
+    for change in ({"aside": "../p"}, {"aside": ".aw-apply-/../.."}, {"state": "new"}):
+        journal.write_text(json.dumps({**json.loads(honest), **change}))
+        assert "nothing yet" in person.aw("repair").stdout
+    journal.write_text(honest)
+    person.aw_ok("repair")
+    assert [(folder / name).read_text() for name in "ab"] == ["2\n", "2\n"]
+    assert sorted(os.listdir(folder)) == ["a", "b"]
+
+
+def test_an_aside_directory_that_was_exchanged_for_a_link_is_not_followed(person: Person) -> None:
+    folder = person.folder("p", {"a": "1\n", "b": "1\n"})
+    outside = person.folder("outside", {"new/0": "evil", "new/1": "evil", "old/0": "evil", "old/1": "evil"})
+    person.aw_ok("run", "--id", "c1/a", "--source", str(folder), "--", "sh", "-c", "echo 2 > a; echo 2 > b")
+    kill_apply(person, "c1/a")
+    (aside,) = folder.glob(".aw-apply-*")
+    os.rename(aside, folder / "moved")
+    aside.symlink_to(outside)
+    person.aw_ok("repair")
+    assert "evil" not in (folder / "a").read_text() + (folder / "b").read_text()
+    assert len([each for each in outside.rglob("*") if each.is_file()]) == 4
+    assert (aside / "new/0").read_text() == "evil"  # the twin: by its path it leads there
+
+
+DEEP = """
+import os, sys
+for _ in range(int(sys.argv[1])):
+    os.mkdir("d")
+    os.chdir("d")
+with open("f", "w") as file:
+    file.write("x")
+"""
+
+
+def test_three_thousand_levels_come_back_with_1024_descriptors(person: Person) -> None:
+    """It took five minutes when every level was reached from the top again: more than this test may take."""
+    folder = person.folder("p", {"a": "1\n"})
+    person.aw_ok("create", "c1/a", "--source", str(folder))
+    person.aw_ok("run", "c1/a", "--", "/usr/bin/python3", "-c", DEEP, "3000")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    try:
+        person.aw_ok("apply", "c1/a")
+        assert (folder / ("d/" * 1000) / "d").is_dir()
+        person.aw_ok("undo")
+        assert os.listdir(folder) == ["a"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        person.aw_ok("destroy", "c1/a", "--force")
+        person.sh("rm -rf p home/* home/.[a-z]*")  # too deep for Python to remove

@@ -318,6 +318,12 @@ class ApprovalDenied(Refused):
     code = "approval_denied"
 
 
+class ApprovalUnseen(Refused):
+    """The preview does not show everything that would be approved."""
+
+    code = "approval_unseen"
+
+
 class ApprovalExpired(Refused):
     """Nobody answered in time."""
 

@@ -822,10 +822,10 @@ class Local:
 
         return preview(self._home, approval_id)
 
-    def approve(self, *approval_ids: str, comment: str = "") -> Sequence[Approval]:
+    def approve(self, *approval_ids: str, comment: str = "", unseen: bool = False) -> Sequence[Approval]:
         from carrel.verbs.approve import approve
 
-        return approve(self._home, approval_ids, comment=comment)
+        return approve(self._home, approval_ids, comment=comment, unseen=unseen)
 
     def deny(self, *approval_ids: str, comment: str = "") -> Sequence[Approval]:
         from carrel.verbs.approve import deny
@@ -841,6 +841,7 @@ class Local:
         paths: Sequence[str] = (),
         also_later: bool = False,
         comment: str = "",
+        unseen: bool = False,
     ) -> Sequence[Approval]:
         from carrel.verbs.approve import approve_all
 
@@ -852,6 +853,7 @@ class Local:
             paths=paths,
             also_later=also_later,
             comment=comment,
+            unseen=unseen,
         )
 
     def deny_all(

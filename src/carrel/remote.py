@@ -564,14 +564,14 @@ class Remote:
         target = f"/api/approvals/{_part(approval_id)}/preview"
         return self._wire.ask("GET", target, headers=self._headers).content.decode()
 
-    def approve(self, *approval_ids: str, comment: str = "") -> Sequence[Approval]:
-        return [self._decide(each, "grant", comment) for each in approval_ids]
+    def approve(self, *approval_ids: str, comment: str = "", unseen: bool = False) -> Sequence[Approval]:
+        return [self._decide(each, "grant", comment, unseen) for each in approval_ids]
 
     def deny(self, *approval_ids: str, comment: str = "") -> Sequence[Approval]:
         return [self._decide(each, "deny", comment) for each in approval_ids]
 
-    def _decide(self, approval_id: str, decision: str, comment: str) -> Approval:
-        body = {"decision": decision, "comment": comment}
+    def _decide(self, approval_id: str, decision: str, comment: str, unseen: bool = False) -> Approval:
+        body = {"decision": decision, "comment": comment, "unseen": unseen}
         return build(Approval, self._post(f"/api/approvals/{_part(approval_id)}", body))  # type: ignore[no-any-return]
 
     def approve_all(self, id: str | None = None, *, also_later: bool = False, **choice: Any) -> Sequence[Approval]:

@@ -501,9 +501,10 @@ if TYPE_CHECKING:
         def preview(self, approval_id: str) -> str:
             """What a request would do, as text: a diff, names, a command."""
 
-        def approve(self, *approval_ids: str, comment: str = "") -> Sequence[Approval]:
+        def approve(self, *approval_ids: str, comment: str = "", unseen: bool = False) -> Sequence[Approval]:
             """Say yes, to exactly what was asked and once. ApprovalDecided if somebody was first, FileChanged if what
-            it is about has changed: then it is void."""
+            it is about has changed: then it is void. ApprovalUnseen if the preview does not show everything, because
+            something is binary or too large: `unseen` says that this is known."""
 
         def deny(self, *approval_ids: str, comment: str = "") -> Sequence[Approval]:
             """Say no."""
@@ -517,9 +518,10 @@ if TYPE_CHECKING:
             paths: Sequence[str] = (),
             also_later: bool = False,
             comment: str = "",
+            unseen: bool = False,
         ) -> Sequence[Approval]:
             """Say yes to every open request of a kind, and with `also_later` to what follows in that workspace or
-            run."""
+            run. One whose preview does not show everything stays open, unless `unseen` or `also_later`."""
 
         def deny_all(
             self,

@@ -68,8 +68,26 @@ def test_the_person_at_the_client_is_shown_the_change_and_allows_it(
     (question,) = asked
     assert "-old" in question
     assert "+new" in question
+    assert "5 lines follow" in question
     (approval,) = workspaces.approvals("t/a", all=True)
     assert (approval.state, approval.comment) == ("used", "fine")
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_nobody_is_asked_for_what_the_form_cannot_show(careful: list[str], workspaces: Local, era: str) -> None:
+    long = "".join(f"line {number}\n" for number in range(10_500)) + "the line that nobody saw\n"
+    asked, answer = answering("accept", allow=True)
+
+    async def overwrite_long(client: Client) -> types.CallToolResult:
+        return await client.call_tool("write_file", {"path": "work/a", "content": long})
+
+    refused = ask(careful, overwrite_long, elicitation_callback=answer, mode=era)
+    assert refused.is_error
+    assert "approval_required" in refused.content[0].text
+    assert asked == []
+    assert workspaces.read_text("t/a", "work/a") == "old\n"
+    (approval,) = workspaces.approvals("t/a")
+    assert not approval.whole
 
 
 @pytest.mark.parametrize("era", ERAS)

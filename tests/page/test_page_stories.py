@@ -134,6 +134,8 @@ def test_the_keyboard_decides_and_a_batch_is_decided_at_once(page: Page, asking:
     page.get_by_role("link", name="Approvals").click()
     expect(page.get_by_role("article")).to_have_count(3)
     page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(page.locator(".q-card.at")).to_contain_text("work/two")
     page.keyboard.press("d")
     expect(page.get_by_role("article")).to_have_count(2)
     states = {each.place: each.state for each in asking.approvals(all=True)}
@@ -153,6 +155,8 @@ def test_what_others_ask_and_decide_disturbs_nobody(page: Page, asking: Local) -
     cards = page.get_by_role("article")
     expect(cards).to_have_count(2)
     page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(page.locator(".q-card.at")).to_contain_text("work/two")
     cards.nth(1).get_by_label("Comment").fill("not this one")
     agent_wants(asking, "work/three")
     expect(cards).to_have_count(3)

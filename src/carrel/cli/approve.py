@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 from carrel.cli.door import Command, style, table, to_json
@@ -74,7 +75,7 @@ def _table(door: Door, found: Sequence[Approval]) -> str:
             each.workspace_id,
             each.operation,
             each.path + (f" -> {each.to}" if each.to and each.to != "none" else ""),
-            _changed(door.workspaces.preview(each.id)),
+            _changed(door.workspaces.preview(each.id)) + ("" if each.whole else " not shown whole"),
             each.actor_id,
             f"{each.expires_at - now:.0f} s left" if each.state == "open" else each.state,
             each.comment,
@@ -86,7 +87,7 @@ def _table(door: Door, found: Sequence[Approval]) -> str:
 
 def _changed(preview: str) -> str:
     """How many lines a diff adds and takes away."""
-    lines = preview.splitlines()
+    lines = preview.split("\n")
     added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
     removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
     return f"+{added} -{removed}" if added or removed else ""
@@ -109,6 +110,7 @@ def _show(door: Door, ids: Sequence[str]) -> None:
             "because": found.rule,
             "before": found.digest_before or "nothing",
             "after": found.digest_after or "nothing",
+            "shows": "everything" if found.whole else f"not everything: aw approve {found.id} --unseen approves it",
         }
         width = max(map(len, facts))
         print("\n".join(f"{style(name.ljust(width), '2')}  {printable(text)}" for name, text in facts.items()))
@@ -118,7 +120,7 @@ def _show(door: Door, ids: Sequence[str]) -> None:
 def _coloured(preview: str) -> str:
     colours = {"+": "32", "-": "31", "@": "36"}
     lines = []
-    for line in preview.splitlines():
+    for line in preview.removesuffix("\n").split("\n"):
         text = "\t".join(map(printable, line.split("\t")))
         lines.append(style(text, colours[line[0]]) if line[:1] in colours else text)
     return "\n".join(lines)
@@ -159,6 +161,7 @@ def _decision_arguments(parser: argparse.ArgumentParser) -> None:
 def _approve_arguments(parser: argparse.ArgumentParser) -> None:
     _decision_arguments(parser)
     parser.add_argument("--also-later", action="store_true", help="and what follows of that kind, without asking")
+    parser.add_argument("--unseen", action="store_true", help="also what is binary or too large to be shown whole")
 
 
 def _approve(door: Door, args: argparse.Namespace) -> None:
@@ -170,9 +173,14 @@ def _approve(door: Door, args: argparse.Namespace) -> None:
             paths=args.path,
             also_later=args.also_later,
             comment=args.message,
+            unseen=args.unseen,
         )
+        left = [each.id for each in door.workspaces.approvals(args.id) if not each.whole]
+        if left and not args.unseen:
+            said = f"not shown whole, and still open: {' '.join(left[:20])}; aw approve A --unseen approves them"
+            print(said, file=sys.stderr)  # a script, too, has to know that not all were approved
     else:
-        found = door.workspaces.approve(*args.ids, comment=args.message)
+        found = door.workspaces.approve(*args.ids, comment=args.message, unseen=args.unseen)
     door.print(found)
     door.hint(f"approved {_count(found)}" + ("; aw policy show tells what goes without asking" * args.also_later))
 

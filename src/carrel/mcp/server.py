@@ -23,6 +23,8 @@ from carrel import __version__
 from carrel.errors import ApprovalDenied, ApprovalRequired, CarrelError, Forbidden
 from carrel.mcp import ours, reference
 from carrel.mcp.tool import Answer, Desk, Tool
+from carrel.model.approval import Approval
+from carrel.model.text import printable
 
 Context = ServerRequestContext[Any, Any]
 DeskOf = Callable[[Context], Awaitable[Desk]]
@@ -139,7 +141,10 @@ async def _ask(desk: Desk, needed: ApprovalRequired, context: Context) -> types.
     if not desk.person_answers or capabilities is None or capabilities.elicitation is None:
         raise needed
     approval = str(needed.details["approval_id"])
-    question = types.ElicitRequestFormParams(message=_question(desk, needed), requested_schema=_FORM)
+    asked = await anyio.to_thread.run_sync(desk.owner.get_approval, approval)
+    if not asked.whole:  # nobody is asked for what a form cannot show: the owner looks elsewhere
+        raise needed
+    question = types.ElicitRequestFormParams(message=_question(desk, needed, asked), requested_schema=_FORM)
     if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
         request = types.ElicitRequest(params=question)
         return types.InputRequiredResult(input_requests={_ASK: request}, request_state=approval)
@@ -151,9 +156,11 @@ async def _ask(desk: Desk, needed: ApprovalRequired, context: Context) -> types.
     return None
 
 
-def _question(desk: Desk, needed: ApprovalRequired) -> str:
-    preview = desk.owner.preview(str(needed.details["approval_id"]))
-    return f"{needed.message}\n\n{preview}".rstrip()
+def _question(desk: Desk, needed: ApprovalRequired, asked: Approval) -> str:
+    """The whole preview. How long it is stands first: some clients cut a long message without a word."""
+    lines = desk.owner.preview(asked.id).rstrip("\n").split("\n")
+    shown = "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines)
+    return f"{needed.message}\n\n{len(lines)} lines follow; if you see fewer, say no.\n\n{shown}"
 
 
 async def _take_answer(desk: Desk, params: types.CallToolRequestParams) -> None:

@@ -61,6 +61,9 @@ class Approval(Value):
     run_id: str  # in which run, if in any
     requested_at: str
     expires_at: float  # seconds since the epoch
+    whole: bool = False  # whether the preview shows everything; if not, granting it takes `unseen`
+    preview_lines: int = 0  # that there are, shown or not
+    preview_digest: str = ""  # SHA-256 of what is shown
     decided_at: str | None = None
     decided_by: str = ""
     comment: str = ""
@@ -98,7 +101,7 @@ def fold(
             details={"state": now, "event_type": event_type},
         )
     if record is None:
-        asked = {key: data[key] for key in _FROM_REQUEST}
+        asked = {key: data[key] for key in _FROM_REQUEST if key in data}
         return {**Approval.__defaults__, **asked, "task_id": stream, "actor_id": actor, "requested_at": at,
                 "state": state}  # fmt: skip
     new = {**record, "state": state}
@@ -125,4 +128,7 @@ _FROM_REQUEST = (
     "home",
     "run_id",
     "expires_at",
+    "whole",
+    "preview_lines",
+    "preview_digest",
 )

@@ -254,6 +254,9 @@ class ApprovalRequested(Fact):
     home: str
     run_id: str
     expires_at: float
+    whole: bool = False  # whether the preview shows everything
+    preview_lines: int = 0  # that there are, shown or not
+    preview_digest: str = ""  # of what is shown
 
 
 class ApprovalFact(Fact):

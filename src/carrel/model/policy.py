@@ -4,13 +4,15 @@ A policy has an outcome for each class of operation, and rules before them. The 
 does, the class does. A rule names operations and paths, and may be for some sizes, for binary or text content, or for
 one run only. The owner is never judged: a command of the owner's is its own approval.
 
-Patterns are those of .gitignore: `*` stays within a name, `**` goes over any number of directories, a name without a
-slash is found at any depth, and what is below a directory that fits is meant too. A pattern with a slash is counted
-from the workspace and from `work/`, where agents start; with a slash in front, from the workspace alone.
+Patterns are those of .gitignore: `*` stays within a name, `**` goes over any number of directories, a backslash takes
+the meaning from the letter after it, a name without a slash is found at any depth, and what is below a directory that
+fits is meant too. A pattern with a slash is counted from the workspace and from `work/`, where agents start; with a
+slash in front, from the workspace alone.
 """
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
@@ -179,6 +181,11 @@ def matches(pattern: str, path: str) -> bool:
     return _matches(pattern, _steps(path))
 
 
+def literal(path: str) -> str:
+    """The pattern that only this path of the workspace fits, and what is below it, whatever letters its names have."""
+    return "/" + re.sub(r"([*?\[\\])", r"\\\1", path)
+
+
 def _steps(path: str) -> list[str]:
     return [step for step in path.split("/") if step not in ("", ".")]
 
@@ -211,7 +218,15 @@ def _covers(parts: tuple[str, ...], steps: list[str]) -> bool:
 
 
 def _fits_name(part: str, name: str) -> bool:
+    if "\\" in part:
+        return fnmatchcase(name, _unescaped(part))
     return part == name or fnmatchcase(name, part)
+
+
+@lru_cache(maxsize=1000)
+def _unescaped(part: str) -> str:
+    """A part of a pattern in the language of fnmatch, which has no backslash."""
+    return re.sub(r"\\(.)", lambda found: f"[{found[1]}]" if found[1] in "*?[" else found[1], part)
 
 
 def _covers_anywhere(parts: tuple[str, ...], steps: list[str]) -> bool:

@@ -9,7 +9,7 @@ from html import escape
 from carrel.model.text import printable
 from carrel.model.value import Value
 
-_HUNK = re.compile(r"^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 STYLE = """
 .file.panel { padding: .2rem .4rem; } .file .q-item { padding: 2px 8px; }
@@ -32,24 +32,25 @@ class Line(Value):
     new: int = 0
 
 
-def parse(text: str) -> list[Line]:
-    """The lines of a patch of one file, without its header."""
+def parse(text: str, *, headers: bool = False) -> list[Line]:
+    """The lines of a patch; with `headers` also those outside of hunks, so that no line of the text is missing."""
     found: list[Line] = []
-    old = new = 0
-    inside = False
+    old = new = old_left = new_left = 0
     for raw in text.split("\n")[: -1 if text.endswith("\n") else None]:
         hunk = _HUNK.match(raw)
-        if hunk:
-            inside = True
-            old, new = int(hunk[1]), int(hunk[2])
+        if hunk and old_left <= 0 and new_left <= 0:
+            old, new = int(hunk[1]), int(hunk[3])
+            old_left, new_left = int(hunk[2] or 1), int(hunk[4] or 1)
             found.append(Line(kind="hunk", text=raw))
-        elif raw.startswith("diff --git "):
-            inside = False
-        elif inside:
-            kind = {"+": "add", "-": "del", "\\": "note"}.get(raw[:1], "same")
+        elif raw.startswith("\\ "):
+            found.append(Line(kind="note", text=raw[1:]))
+        elif (old_left > 0 or new_left > 0) and raw[:1] in ("+", "-", " ", ""):
+            kind = {"+": "add", "-": "del"}.get(raw[:1], "same")
             found.append(Line(kind=kind, text=raw[1:], old=old, new=new))
-            old += kind in ("del", "same")
-            new += kind in ("add", "same")
+            old, old_left = old + (kind != "add"), old_left - (kind != "add")
+            new, new_left = new + (kind != "del"), new_left - (kind != "del")
+        elif headers:
+            found.append(Line(kind="note", text=raw))
     return found
 
 

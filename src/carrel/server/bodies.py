@@ -242,6 +242,7 @@ class Decide(Body):
 
     decision: Literal["grant", "deny"]
     comment: Annotated[str, Field(max_length=10_000)] = ""
+    unseen: bool = Field(False, description="grant also what the preview does not show whole (`whole` is false)")
 
 
 class DecideAll(Decide):

@@ -42,9 +42,10 @@ def preview(verbs: Verbs, id: str) -> Response:
 
 @router.post("/api/approvals/{id}", response_model=Approval, responses=failing(404, 409, 412), dependencies=OWNER)
 def decide(verbs: Verbs, id: str, body: Decide) -> Response:
-    """Say yes or no, to exactly what was asked and once."""
-    act = verbs.approve if body.decision == "grant" else verbs.deny
-    return answer(act(id, comment=body.comment)[0])
+    """Say yes or no, to exactly what was asked and once; yes to what is not shown whole takes `unseen`."""
+    if body.decision == "deny":
+        return answer(verbs.deny(id, comment=body.comment)[0])
+    return answer(verbs.approve(id, comment=body.comment, unseen=body.unseen)[0])
 
 
 @router.post("/api/approvals", response_model=list[Approval], responses=failing(404, 409, 412), dependencies=OWNER)
@@ -53,7 +54,8 @@ def decide_all(verbs: Verbs, body: DecideAll) -> Response:
     choice: dict[str, Any] = {"run": body.run, "operations": body.operations, "paths": body.paths}
     if body.decision == "deny":
         return answer(verbs.deny_all(body.workspace_id, **choice, comment=body.comment))
-    return answer(verbs.approve_all(body.workspace_id, **choice, also_later=body.also_later, comment=body.comment))
+    also: dict[str, Any] = {"also_later": body.also_later, "unseen": body.unseen}
+    return answer(verbs.approve_all(body.workspace_id, **choice, **also, comment=body.comment))
 
 
 @router.get(f"{WORKSPACE}/policy", response_model=Policy, responses=failing(404))

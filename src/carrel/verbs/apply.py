@@ -157,7 +157,7 @@ def _permit(
     home: Home, gate: Gate, workspace: Workspace, base: Tree, theirs: Tree, job: Job, target: str, wanted: list[str]
 ) -> None:
     """Judge what an agent wants to give back: these steps, from what the origin is now."""
-    from carrel.snapshots.diff import write_patch
+    from carrel.verbs.preview import of_states
 
     steps = [step.as_dict() for step in job.plan.steps]
     request = Request(
@@ -170,7 +170,7 @@ def _permit(
         size=sum(step.size for step in job.plan.steps),
     )
     decision = gate.decide(workspace, "apply", [f"work/{step.path}" for step in job.plan.steps] or ["."])
-    verdict = gate.whole(workspace, request, decision, lambda: write_patch(base, theirs, paths=wanted or None))
+    verdict = gate.whole(workspace, request, decision, lambda: of_states(base, theirs, paths=wanted or None))
     if verdict.facts:
         home.record(workspace.task_id, *verdict.facts)
 

@@ -11,6 +11,7 @@ import time
 from carrel.errors import (
     ApprovalDecided,
     ApprovalExpired,
+    ApprovalUnseen,
     CarrelError,
     FileChanged,
     InvalidUsage,
@@ -22,7 +23,7 @@ from carrel.model.approval import Approval
 from carrel.model.policy import OPERATIONS, Rule, matches, with_rule
 from carrel.model.workspace import LIVE
 from carrel.verbs import show
-from carrel.verbs.ask import expire, expire_all, get, names, read_preview, void
+from carrel.verbs.ask import expire, expire_all, get, is_whole, names, read_preview, void
 from carrel.verbs.permit import is_agent, judged, refuse_agents
 from carrel.verbs.policy import amend
 
@@ -71,7 +72,11 @@ def preview(home: Home, approval_id: str) -> str:
             details={"operation": "read"},
         )
     content = read_preview(home, found.id)
-    return f"the preview of {found.id} is not here any more\n" if content is None else content.decode(errors="replace")
+    return (
+        f"the preview of {found.id} is not here any more\n"
+        if content is None
+        else content.decode(errors="backslashreplace")
+    )
 
 
 def _as_seen(home: Home, approval: Approval) -> Approval:
@@ -95,10 +100,15 @@ def _places(home: Home, workspace: Workspace, approval: Approval) -> list[str]:
     return [approval.place, approval.to.removeprefix(show.public_mount(home, workspace)).lstrip("/")]
 
 
-def approve(home: Home, approval_ids: Sequence[str], *, comment: str = "") -> list[Approval]:
-    """Say yes to requests, each to exactly what it asks and once."""
+def approve(home: Home, approval_ids: Sequence[str], *, comment: str = "", unseen: bool = False) -> list[Approval]:
+    """Say yes to requests, each to exactly what it asks and once.
+
+    ApprovalUnseen if a preview does not show everything, unless `unseen` says that the person knows: then none is
+    approved."""
     refuse_agents(home, "to approve")
     found = [_undecided(home, approval_id) for approval_id in approval_ids]
+    for each in found:
+        _refuse_unseen(home, each, unseen)
     return [_grant(home, each, comment) for each in found]
 
 
@@ -118,9 +128,12 @@ def approve_all(
     paths: Sequence[str] = (),
     also_later: bool = False,
     comment: str = "",
+    unseen: bool = False,
 ) -> list[Approval]:
     """Say yes to every open request of a workspace or a run, if it is one of these operations, in these paths; with
-    `also_later` to what follows there too, by a rule of the policy that stands before all others."""
+    `also_later` to what follows there too, by a rule of the policy that stands before all others.
+
+    Those whose preview does not show everything stay open, unless `unseen` or such a rule is for them, too."""
     refuse_agents(home, "to approve")
     workspace = _where(home, workspace_id, run_id)
     if also_later:
@@ -128,7 +141,9 @@ def approve_all(
             raise InvalidUsage("what may be done later has to be said of one workspace or run", hint="--run or --id")
         rule = Rule(outcome="allow", operations=list(operations), paths=list(paths), run=run_id or "")
         amend(home, workspace, lambda now: with_rule(now, rule), comment or rule.text())
-    return _each(home, _matching(home, workspace, run_id, operations, paths), _grant, comment)
+    found = _matching(home, workspace, run_id, operations, paths)
+    shown = [each for each in found if unseen or also_later or is_whole(home, each)]
+    return _each(home, shown, _grant, comment)
 
 
 def deny_all(
@@ -188,6 +203,20 @@ def _undecided(home: Home, approval_id: str) -> Approval:
     if found.state != "open":
         raise _decided(found)
     return found
+
+
+def _refuse_unseen(home: Home, approval: Approval, unseen: bool) -> None:
+    if not unseen and not is_whole(home, approval):
+        raise ApprovalUnseen(
+            f"the preview of {approval.id} does not show everything that would be approved",
+            hint=f"look with aw approvals show {approval.id}, then aw approve {approval.id} --unseen",
+            details={
+                "approval_id": approval.id,
+                "preview_lines": approval.preview_lines,
+                "size": approval.size,
+                "digest_after": approval.digest_after,
+            },
+        )
 
 
 def _decided(found: Approval) -> CarrelError:

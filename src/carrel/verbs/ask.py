@@ -22,6 +22,7 @@ from carrel.errors import (
 )
 from carrel.model import event as events
 from carrel.model.approval import DECISIONS, LIVE, Approval
+from carrel.model.digest import sha256
 from carrel.model.text import printable
 from carrel.store.log import LabelTaken
 from carrel.verbs import show
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from carrel.model.approval import Request
     from carrel.model.value import Value
     from carrel.model.workspace import Workspace
+    from carrel.verbs.preview import Preview
 
-MAX_PREVIEW_BYTES = 4 << 20
 DAY = 86400.0
 
 
@@ -77,7 +78,7 @@ def names(approval: Approval) -> dict[str, Any]:
     }
 
 
-def ask(home: Home, workspace: Workspace, request: Request, rule: str, preview: bytes | None) -> Approval | None:
+def ask(home: Home, workspace: Workspace, request: Request, rule: str, preview: Preview | None) -> Approval | None:
     """The open question for this request: the one that somebody has put already, or else a new one with this preview;
     None if there is no preview for it."""
     while True:
@@ -94,8 +95,11 @@ def ask(home: Home, workspace: Workspace, request: Request, rule: str, preview: 
             home=home.id,
             run_id=home.caller.run_id,
             expires_at=time.time() + show.policy_of(workspace).approval_timeout_seconds,
+            whole=preview.whole,
+            preview_lines=preview.lines,
+            preview_digest=sha256(preview.text).hexdigest(),
         )
-        keep_preview(home, approval_id, preview)  # first, so that whoever hears of the question can look at it
+        keep_preview(home, approval_id, preview.text)  # first, so that whoever hears of the question can look at it
         try:
             home.log.append(workspace.task_id, [fact], home.caller)
         except BaseException as error:
@@ -194,16 +198,6 @@ def previews_path(home: Home) -> str:
     return f"{home.path}/approvals"
 
 
-def cut(pieces: Iterable[bytes]) -> bytes:
-    """As much as is kept of a preview."""
-    kept = bytearray()
-    for piece in pieces:
-        kept += piece
-        if len(kept) > MAX_PREVIEW_BYTES:
-            return bytes(kept[:MAX_PREVIEW_BYTES]) + b"\n[cut here: there is more than a preview shows]\n"
-    return bytes(kept)
-
-
 def keep_preview(home: Home, approval_id: str, preview: bytes) -> None:
     """Write down what a request would do, for whoever decides."""
     with suppress(FileExistsError):
@@ -220,6 +214,12 @@ def read_preview(home: Home, approval_id: str) -> bytes | None:
             return file.read()
     except FileNotFoundError:
         return None
+
+
+def is_whole(home: Home, approval: Approval) -> bool:
+    """Whether the preview that somebody can look at now shows everything that the request would do."""
+    kept = read_preview(home, approval.id) if approval.whole else None
+    return kept is not None and sha256(kept).hexdigest() == approval.preview_digest
 
 
 def drop_preview(home: Home, approval_id: str) -> None:

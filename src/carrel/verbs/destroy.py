@@ -93,7 +93,8 @@ def _preview(home: Home, workspace: Workspace) -> Iterator[bytes]:
     from carrel.verbs.diff import status
 
     yield f"move {printable(workspace.id)} to the trash; what was changed in it:\n".encode()
-    for change in status(home, workspace.id):
+    # For the owner, who decides: an agent would not find what it may not read.
+    for change in status(home.acting_as(home.caller.replace(agent_of=None)), workspace.id):
         yield f"  {change.status} {printable(change.path)}\n".encode()
 
 

@@ -95,6 +95,9 @@ def _permit_asking(
 
 def _preview(wanted: dict[str, Any], files: dict[str, str]) -> Iterable[bytes]:
     """Everything about the run that is not empty, in words that cannot be mistaken for others."""
+    from carrel.verbs.named import UNBOUND
+    from carrel.verbs.preview import Unseen
+
     yield f"run {quoted(wanted['command'])}\n".encode()
     yield f"network: {printable(wanted['network'] or 'none')}\n".encode()
     for name, value in sorted(wanted["environment"].items()):
@@ -104,7 +107,8 @@ def _preview(wanted: dict[str, Any], files: dict[str, str]) -> Iterable[bytes]:
             shown = quoted([value]) if isinstance(value, str) else json.dumps(value)
             yield f"{name.replace('_', ' ')}: {shown}\n".encode()
     for path, digest in files.items():
-        yield f"file: {quoted([path])} {digest}\n".encode()
+        line = f"file: {quoted([path])} {digest}\n".encode()
+        yield Unseen(line) if digest == UNBOUND else line
 
 
 def _digest(value: object) -> str:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from carrel.model.workspace import Workspace
     from carrel.system.entry import Held
     from carrel.verbs.files import Spot
+    from carrel.verbs.preview import Preview as Kept
 
     Result = TypeVar("Result")
     Preview = Callable[[], Iterable[bytes]]
@@ -190,7 +191,7 @@ def judged(home: Home, act: Callable[[Gate], Result], *, keep: bool = False) -> 
 class _Asked(Exception):
     """Steps back from something that has not happened: a person has to be asked first."""
 
-    def __init__(self, workspace: Workspace, request: Request, rule: str, preview: bytes | None) -> None:
+    def __init__(self, workspace: Workspace, request: Request, rule: str, preview: Kept | None) -> None:
         self.workspace = workspace
         self.request = request
         self.rule = rule
@@ -317,12 +318,13 @@ class Judge(Gate):
     ) -> tuple[Value, ...]:
         """The fact that spends the grant for this request; steps back if there is none."""
         from carrel.verbs import ask
+        from carrel.verbs.preview import collect
 
         found = ask.find_live(self._home, workspace, request)
         if found is not None and found.state == "granted":
             return (ask.spend(found),)
         # Made now, while what it shows is held open.
-        shown = ask.cut(preview()) if found is None else None
+        shown = collect(preview()) if found is None else None
         raise _Asked(workspace, request, decision.rule, shown)
 
     def wait_for(self, asked: _Asked) -> None:

@@ -92,9 +92,9 @@ def _permit(
     home: Home, gate: Gate, workspace: Workspace, snapshot: str, roots: tuple[str, str], paths: Sequence[str]
 ) -> None:
     """Judge a restore by what it would write, overwrite and delete."""
-    from carrel.snapshots.diff import write_patch
     from carrel.snapshots.take import with_own_stack
     from carrel.snapshots.trees import Tree, compare
+    from carrel.verbs.preview import of_states
 
     finder = with_own_stack(place_of_state(home, workspace), stack_finder(home, workspace))
     with open_store(home) as store, Tree(store, roots[0], finder) as now, Tree(store, roots[1], finder) as then:
@@ -113,7 +113,7 @@ def _permit(
             digest_before=roots[0],
             digest_after=sha256("\0".join((roots[1], *paths)).encode(errors="surrogateescape")).hexdigest(),
         )
-        verdict = gate.whole(workspace, request, decision, lambda: write_patch(now, then))
+        verdict = gate.whole(workspace, request, decision, lambda: of_states(now, then, under="", paths=paths or None))
         if verdict.facts:
             home.record(workspace.task_id, *verdict.facts)
 

@@ -6,7 +6,7 @@ Rules:
    hard link that stands there is replaced; what it leads to is not touched.
 3. Mode, times and xattrs of something that stays are changed through a descriptor of that very inode, and only if no
    other name leads to it.
-4. Removal is a loop. Directories too deep to hold are moved up first, so that depth costs nothing.
+4. Removal is a loop that holds few directories open, however deep the tree.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import stat
 
 from carrel.snapshots.folders import OPEN_DIR, Folders
+from carrel.system.removal import remove_below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 TEMPORARY = ".aw-new-"
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_HELD = 100
 _BLOCK = 4096
 _ZEROS = bytes(_BLOCK)
 
@@ -198,11 +198,7 @@ class Hands:
         except FileNotFoundError:
             return
         except IsADirectoryError:
-            remove_folder(parent, name, is_root=self.is_root)
-        except PermissionError:  # other systems than Linux answer EPERM for a directory
-            if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-                raise
-            remove_folder(parent, name, is_root=self.is_root)
+            remove_folder(parent, name)
 
 
 class _Handle:
@@ -270,71 +266,6 @@ def set_xattrs(where: int | str, xattrs: Xattrs) -> None:
             raise
 
 
-def remove_folder(parent: int, name: str, *, is_root: bool = True) -> None:
-    """Remove a directory and everything below it, in a loop, by descriptor, never through a link."""
-    stack: list[tuple[int, str]] = []  # what is open, with its name in the one before
-    deep: list[str] = []  # moved up into the outermost
-    try:
-        top = _open_to_empty(parent, name, is_root)
-        stack.append((top, name))
-        while stack:
-            fd, _ = stack[-1]
-            below = _empty(fd)
-            if below is not None and len(stack) >= _HELD:
-                moved = f".aw-deep-{len(deep)}-{os.urandom(4).hex()}"
-                try:
-                    os.rename(below, moved, src_dir_fd=fd, dst_dir_fd=top)
-                    deep.append(moved)
-                    continue
-                except OSError as error:
-                    if error.errno != errno.EXDEV:  # a directory of a lower layer cannot move: hold one more
-                        raise
-            if below is not None:
-                stack.append((_open_to_empty(fd, below, is_root), below))
-                continue
-            fd, own = stack.pop()
-            os.close(fd)
-            above = stack[-1][0] if stack else parent
-            try:
-                os.rmdir(own, dir_fd=above)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                if error.errno != errno.ENOTEMPTY:
-                    raise
-                stack.append((_open_to_empty(above, own, is_root), own))  # somebody put something in
-    finally:
-        for fd, _ in stack:
-            os.close(fd)
-
-
-def _open_to_empty(parent: int, name: str, is_root: bool) -> int:
-    try:
-        fd = os.open(name, OPEN_DIR, dir_fd=parent)
-    except PermissionError:
-        handle = os.open(name, _HANDLE | os.O_DIRECTORY, dir_fd=parent)
-        try:
-            os.chmod(f"/proc/self/fd/{handle}", 0o700)
-            return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        finally:
-            os.close(handle)
-    if not is_root and os.fstat(fd).st_mode & 0o700 != 0o700:
-        os.fchmod(fd, 0o700)
-    return fd
-
-
-def _empty(fd: int) -> str | None:
-    """Unlink every name that is no directory; give the name of a directory that is left."""
-    below = None
-    with os.scandir(fd) as names:
-        for item in names:
-            if item.is_dir(follow_symlinks=False):
-                below = item.name
-                continue
-            try:
-                os.unlink(item.name, dir_fd=fd)
-            except IsADirectoryError:
-                below = item.name
-            except FileNotFoundError:
-                continue
-    return below
+def remove_folder(parent: int, name: str) -> None:
+    """Remove a directory and everything below it, by descriptor, never through a link."""
+    remove_below(parent, os.fsencode(name))

@@ -20,7 +20,6 @@ from carrel.model.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any
 
 COPY, REFLINK, LINK = "copy", "reflink", "link"
 
@@ -546,11 +545,14 @@ def btrfs_subvolume(target: str) -> None:
 
 def give_tree(path: str, owner: tuple[int, int]) -> None:
     """Give everything in a tree of ours to `owner`, keeping modes (a change of owner drops set-id bits)."""
-    for directory, names, files, handle in os.fwalk(path, follow_symlinks=False):
-        del directory
-        for name in names + files:
-            status: Any = os.stat(name, dir_fd=handle, follow_symlinks=False)
-            os.chown(name, *owner, dir_fd=handle, follow_symlinks=False)
-            if not stat.S_ISLNK(status.st_mode):
-                os.chmod(name, stat.S_IMODE(status.st_mode), dir_fd=handle)
+    from carrel.system.paths import Root
+    from carrel.system.walk import NO_LIMITS, Walk
+
+    with Root.open(path) as root, Walk(root, ".", NO_LIMITS) as walk:  # os.fwalk recurses, and holds every level open
+        for visit in walk:
+            for item in visit.entries or ():
+                status = item.stat(follow_symlinks=False)
+                os.chown(item.name, *owner, dir_fd=walk.fd, follow_symlinks=False)
+                if not stat.S_ISLNK(status.st_mode):
+                    os.chmod(item.name, stat.S_IMODE(status.st_mode), dir_fd=walk.fd)
     os.chown(path, *owner)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 
-from carrel.system.walk import Limits
-from carrel.system.walk import remove_tree as remove_below
-
-_NO_LIMITS = Limits(max_entries=1 << 60, max_depth=1 << 60, max_seconds=1e12)
+from carrel.system.walk import NO_LIMITS
+from carrel.system.walk import remove_tree as remove_limited
 
 
 def remove_tree(path: str) -> None:
@@ -15,6 +13,11 @@ def remove_tree(path: str) -> None:
     parent, name = os.path.split(path)
     folder = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        remove_below(folder, os.fsencode(name), _NO_LIMITS)
+        remove_below(folder, os.fsencode(name))
     finally:
         os.close(folder)
+
+
+def remove_below(folder: int, name: bytes) -> None:
+    """Delete a directory in an open one and all that is in it, without limits on how much that is."""
+    remove_limited(folder, name, NO_LIMITS)

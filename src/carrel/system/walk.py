@@ -6,7 +6,8 @@ A tree may be made to hurt: thousands of levels, a million names, directories th
 - A directory is opened from the top of the walk by a resolver that follows no link at all, in one system call where
   the path is short. What is a link now is skipped; what was swapped leads to another place inside, never out.
 - Every walk ends: `Limits` on names, levels and seconds are errors that name the limit.
-- Removal holds at most 64 levels open and brings deeper directories up to the top; it never goes back through `..`.
+- Removal holds at most 64 levels open. It brings deeper directories up to the top, or, where an overlay cannot move
+  them, closes the outer ones and opens them again from the top on the way back; it never goes back through `..`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ class Limits(Value):
     max_entries: int = 2_000_000
     max_depth: int = 10_000
     max_seconds: float = 60.0
+
+
+NO_LIMITS = Limits(max_entries=1 << 60, max_depth=1 << 60, max_seconds=1e12)
 
 
 class Tree(Value):
@@ -320,12 +324,12 @@ def remove_tree(folder: int, name: bytes, limits: Limits) -> int:
                 removal.leave(folder)
     finally:
         for level in removal.levels:
-            os.close(level.fd)
+            level.close()
     return removal.removed
 
 
 class _Level:
-    """An open directory that is being emptied."""
+    """A directory that is being emptied; its descriptor is -1 while it is closed."""
 
     __slots__ = ("fd", "inner", "name")
 
@@ -333,6 +337,11 @@ class _Level:
         self.name = name
         self.fd = fd
         self.inner: list[bytes] = []  # directories in it that are still to be removed
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
 
 class _Removal:
@@ -348,6 +357,8 @@ class _Removal:
         fd = _open_to_empty(folder, name)
         level = _Level(name, fd)
         self.levels.append(level)
+        if len(self.levels) > _MAX_OPEN_LEVELS:
+            self.levels[-_MAX_OPEN_LEVELS].close()  # never the top
         if os.fstat(fd).st_dev != self._device:
             raise OSError(EBUSY, "a file system is mounted in it")
         self._empty(level)
@@ -382,7 +393,7 @@ class _Removal:
             self._unlink(level.fd, name)
 
     def _bring_up(self, level: _Level, name: bytes) -> bool:
-        """Move a directory to the top; False where an overlay cannot, and one level more has to be held."""
+        """Move a directory to the top; False where an overlay cannot, and it has to be entered where it is."""
         top = self.levels[0]
         fresh = b".aw-" + os.urandom(8).hex().encode()
         try:
@@ -399,6 +410,8 @@ class _Removal:
     def leave(self, folder: int) -> None:
         """Remove the innermost open directory; if somebody put something in meanwhile, empty it again."""
         level = self.levels[-1]
+        if len(self.levels) > 1 and self.levels[-2].fd < 0:
+            self._reopen(len(self.levels) - 1)
         parent = self.levels[-2].fd if len(self.levels) > 1 else folder
         try:
             os.rmdir(level.name, dir_fd=parent)
@@ -414,8 +427,22 @@ class _Removal:
             else:
                 raise
         self.levels.pop()
-        os.close(level.fd)
+        level.close()
         self._count()
+
+    def _reopen(self, count: int) -> None:
+        """Open the innermost of the first `count` levels again, going down from the top."""
+        here = os.dup(self.levels[0].fd)
+        try:
+            for position in range(1, count):
+                level = self.levels[position]
+                inner = _open_here(here, level.name)
+                os.close(here)
+                here = inner
+                if position > count - _MAX_OPEN_LEVELS // 2:
+                    level.fd = os.dup(here)
+        finally:
+            os.close(here)
 
     def _count(self) -> None:
         self.removed += 1

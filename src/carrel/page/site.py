@@ -6,11 +6,18 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from starlette.responses import PlainTextResponse, Response
+
+from carrel.errors import NotFound
 from carrel.page import links
 from carrel.page.access import Access, Doorkeeper
 from carrel.page.board import Board
+from carrel.server.errors import error_response
+from carrel.server.guard import API
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+
     from carrel.local import Local
     from carrel.server.app import App
     from carrel.server.front import Front
@@ -80,8 +87,17 @@ def mount(app: App) -> Site:
         message_history_length=200,  # kept for each tab; one that missed more than this loads anew
         storage_secret=None,
     )
+    # The framework builds a page of its own for each address that does not exist, and keeps it: some 67 kB each.
+    pages.add_exception_handler(404, lambda request, _: _not_found(app.front, request))
     app.add_middleware(Doorkeeper, access=access)
     return site
+
+
+def _not_found(front: Front, request: Request) -> Response:
+    """The answer for an address that nothing answers: an error below the API, else a few words for a person."""
+    if request.url.path.startswith(API):
+        return error_response(front, NotFound("there is nothing at this address", hint="see /openapi.json"))
+    return PlainTextResponse("There is nothing at this address.", 404)
 
 
 _ICON = (

@@ -26,7 +26,6 @@ from carrel.errors import (
     ForeignOrigin,
     MethodNotAllowed,
     TooLarge,
-    TooMany,
     TooSlow,
     Unavailable,
     UnsupportedType,
@@ -35,6 +34,7 @@ from carrel.errors import (
 from carrel.server.errors import body_of
 from carrel.server.front import Front
 from carrel.server.journal import note
+from carrel.server.lanes import Lanes
 
 API = ("/api/", "/mcp", "/metrics", "/openapi.json")
 OPEN = ("/healthz",)
@@ -66,7 +66,8 @@ class Guard:
     def __init__(self, app: Any, front: Front) -> None:
         self.app = app
         self.front = front
-        self._slow = 0  # requests that may hold a thread for long
+        self._agents = Lanes("requests")  # of workspaces' tokens, until they are answered
+        self._slow = Lanes("uploads and waiting requests")  # may hold a thread for long
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -102,8 +103,8 @@ class Guard:
         else:
             await self._answer(scope, receive, reply)
         finally:
-            if state.get("is_slow"):
-                self._slow -= 1
+            for leave in state.pop("lanes", ()):
+                leave()
             reply.finish()
 
     async def _answer(self, scope: Any, receive: Any, reply: _Reply) -> None:
@@ -126,7 +127,10 @@ class Guard:
         if scope["path"] not in OPEN:
             token = _only(scope["headers"], b"authorization", BadRequest)
             kind, _, text = (token or b"").decode("latin-1").partition(" ")
-            scope["state"]["bearer"] = self.front.workspaces.authenticate(text if kind.lower() == "bearer" else "")
+            bearer = self.front.workspaces.authenticate(text if kind.lower() == "bearer" else "")
+            scope["state"]["bearer"] = bearer
+            if bearer.workspace_id is not None:
+                self._take(scope, self._agents, THREADS)
         is_upload = scope["method"] == "PUT" and _FILES.match(scope["path"]) is not None
         self._take_slow_lane(scope, is_upload)
         limit = self._limit(is_upload)
@@ -139,10 +143,14 @@ class Guard:
     def _take_slow_lane(self, scope: Any, is_upload: bool) -> None:
         """An upload, and whoever waits for an approval, holds a thread: they never hold all of them."""
         if is_upload or any(name == b"prefer" and b"wait" in value.lower() for name, value in scope["headers"]):
-            if self._slow >= SLOW_REQUESTS:
-                raise TooMany("too many uploads and waiting requests at once", hint="try again in a moment")
-            self._slow += 1
-            scope["state"]["is_slow"] = True
+            self._take(scope, self._slow, SLOW_REQUESTS)
+
+    def _take(self, scope: Any, lanes: Lanes, most: int) -> None:
+        """Use a lane until the answer begins: what is streamed from then on holds no thread."""
+        bearer = scope["state"].get("bearer")
+        who = bearer.workspace_id if bearer else None
+        lanes.take(who, most)
+        scope["state"].setdefault("lanes", []).append(lambda: lanes.leave(who))
 
     def _limit(self, is_upload: bool) -> int:
         settings = self.front.settings
@@ -161,6 +169,8 @@ class _Reply:
     async def __call__(self, message: Any) -> None:
         if message["type"] == "http.response.start":
             self._status = message["status"]
+            for leave in self._scope["state"].pop("lanes", ()):
+                leave()
             given = list(message.get("headers", ()))
             known = {name.lower() for name, _ in given}
             given += [pair for pair in self._headers if pair[0] not in known]

@@ -130,7 +130,6 @@ def log_libraries() -> None:
         logger.handlers[:] = [Journal()]
         logger.propagate = False
         logger.setLevel(logging.WARNING)
-    logging.getLogger("nicegui").setLevel(logging.ERROR)  # it warns of every address that does not exist
 
 
 class Background:

@@ -19,10 +19,11 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from carrel.errors import CarrelError, TooMany
+from carrel.errors import CarrelError
 from carrel.model.event import Event
 from carrel.server.front import Front
 from carrel.server.journal import note
+from carrel.server.lanes import Lanes
 from carrel.server.wire import encode
 
 KEPT = 10_000  # events in memory
@@ -40,7 +41,7 @@ class Hub:
         self._front = front
         self._recent: deque[tuple[Event, bytes]] = deque(maxlen=KEPT)
         self._waiting: set[asyncio.Future[None]] = set()
-        self._open = 0
+        self._open = Lanes("open streams", hint="server.max_streams sets the limit")
         self._thread = threading.Thread(target=self._follow, name="events", daemon=True)
         self.position = 0  # all up to here were seen
         self._from = 0  # all after here are in memory
@@ -90,19 +91,17 @@ class Hub:
         await _wait(self._waiting, seconds)
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def listening(self, workspace_id: str | None) -> Iterator[None]:
         """Be one of the streams that are open at the same time, or TooMany."""
-        if self._open >= self._front.settings.server.max_streams:
-            raise TooMany("too many streams are open", hint="server.max_streams sets the limit")
-        self._open += 1
+        self._open.take(workspace_id, self._front.settings.server.max_streams)
         try:
             yield
         finally:
-            self._open -= 1
+            self._open.leave(workspace_id)
 
     @property
     def open_streams(self) -> int:
-        return self._open
+        return len(self._open)
 
     async def after(self, position: int, query: dict[str, Any], wanted: Wanted) -> AsyncIterator[bytes]:
         """The frames from a position on, for ever; an empty piece when there was nothing for a while."""
@@ -296,7 +295,7 @@ class Stream(Paced):
         self._hub = hub
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        with self._hub.listening():
+        with self._hub.listening(scope["state"]["bearer"].workspace_id):
             await super().__call__(scope, receive, send)
 
 

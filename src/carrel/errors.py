@@ -503,6 +503,12 @@ class TooMany(LimitExceeded):
     retryable = True
 
 
+class TooManyApprovals(LimitExceeded):
+    """An agent has asked for more approvals than a person can look at."""
+
+    code = "too_many_approvals"
+
+
 class ArchiveTooLarge(LimitExceeded):
     """The archive holds more than the settings allow."""
 

@@ -45,7 +45,6 @@ class Caller:
         answer = self.connection.getresponse()
         return answer.status, answer.read(), answer.headers["content-type"]
 
-
     def close(self) -> None:
         self.connection.close()
 

@@ -400,10 +400,11 @@ class RunTimedOut(RunEnd):
 
 
 class NetworkDenied(RunFact):
-    """The proxy refused a request of the run."""
+    """The proxy refused a request of the run, or several of a kind since the last such event."""
 
     host: str
     reason: str
+    count: int = 1
 
 
 class CommandCompleted(RunFact):

@@ -110,7 +110,7 @@ def fold(
     if event_type == "run_started":
         new.update(started_at=at, enforcement=data["enforcement"])
     elif event_type == "network_denied":
-        new["denials"] = record["denials"] + 1
+        new["denials"] = record["denials"] + data.get("count", 1)
     elif event_type == "command_completed":
         new["commands"] = record.get("commands", 0) + 1
     elif state not in ACTIVE:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from carrel.errors import BadRequest, CarrelError, Invalid, MethodNotAllowed, NotFound
 from carrel.server.front import Front
-from carrel.server.journal import note
+from carrel.server.journal import note, note_refusal
 from carrel.server.wire import encode, plain
 
 
@@ -109,7 +109,7 @@ def answer_for(request: Request, error: CarrelError) -> Response:
     front: Front = request.app.state.front
     state = request.scope["state"]
     if error.http_status in (401, 403, 421):
-        note("refused", request_id=state.get("request_id"), code=error.code, path=request.url.path)
+        note_refusal(error.code, request_id=state.get("request_id"), path=request.url.path)
     is_session = request.url.path.startswith("/api/session/") and error.http_status not in (401, 500)
     return error_response(front, error, 400 if is_session else None)
 

@@ -33,7 +33,7 @@ from carrel.errors import (
 )
 from carrel.server.errors import body_of
 from carrel.server.front import Front
-from carrel.server.journal import note
+from carrel.server.journal import note, note_refusal
 from carrel.server.lanes import Lanes
 
 API = ("/api/", "/mcp", "/metrics", "/openapi.json")
@@ -82,7 +82,7 @@ class Guard:
             check_host(self.front, scope["headers"])
             check_origin(self.front, scope["headers"], needed=True)
         except CarrelError as error:
-            note("refused", code=error.code, path=scope["path"])
+            note_refusal(error.code, path=scope["path"])
             await send({"type": "websocket.close", "code": 1008})
             return
         await self.app(scope, receive, send)
@@ -98,7 +98,7 @@ class Guard:
             if is_api:
                 receive = self._check(scope, receive)
         except CarrelError as error:
-            note("refused", request_id=request_id, code=error.code, path=scope["path"], message=error.message)
+            note_refusal(error.code, request_id=request_id, path=scope["path"], message=error.message)
             await reply.refuse(error)
         else:
             await self._answer(scope, receive, reply)

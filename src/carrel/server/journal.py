@@ -20,6 +20,33 @@ def note(what: str, *, error: BaseException | None = None, **fields: Any) -> Non
     print(json.dumps(line, default=str), file=sys.stderr, flush=True)
 
 
+class _Refusals:
+    """How many lines of each kind were written in this minute: whoever is refused decides how often."""
+
+    MOST = 30
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[int, int]] = {}  # code: minute, refusals in it
+
+    def add(self, code: str) -> int:
+        """Count one; 0 if it is to be left out, else how many it stands for, those left out before included."""
+        now = int(time.monotonic()) // 60
+        minute, count = self._counts.get(code, (now, 0))
+        left_out = max(0, count - self.MOST) if minute != now else 0
+        count = count + 1 if minute == now else 1
+        self._counts[code] = (now, count)
+        return 1 + left_out if count <= self.MOST else 0
+
+
+_refusals = _Refusals()
+
+
+def note_refusal(code: str, **fields: Any) -> None:
+    """Write one line for a request that was refused, at most 30 a minute for each code."""
+    if count := _refusals.add(code):
+        note("refused", code=code, count=count if count > 1 else None, **fields)
+
+
 class Journal(logging.Handler):
     """Lets what libraries log become lines of ours."""
 

@@ -18,6 +18,7 @@ from carrel.errors import (
     ApprovalExpired,
     ApprovalNotFound,
     ApprovalRequired,
+    TooManyApprovals,
     WrongStatus,
 )
 from carrel.model import event as events
@@ -38,7 +39,10 @@ if TYPE_CHECKING:
     from carrel.model.workspace import Workspace
     from carrel.verbs.preview import Preview
 
-DAY = 86400.0
+DAY, HOUR = 86400.0, 3600.0
+MAX_OPEN = 1000  # questions of one workspace that wait for an answer, or whose grant nobody has used
+MAX_OPEN_BYTES = 64 << 20  # of their previews
+MAX_PER_HOUR = 2000  # questions that one workspace puts
 
 
 def get(home: Home, approval_id: str) -> Approval:
@@ -85,6 +89,7 @@ def ask(home: Home, workspace: Workspace, request: Request, rule: str, preview: 
         found = find_live(home, workspace, request)
         if found is not None or preview is None:
             return found
+        check_room(home, workspace)
         approval_id = f"ask-{home.new_id()}"
         fact = events.ApprovalRequested(
             **workspace.names(),
@@ -106,6 +111,45 @@ def ask(home: Home, workspace: Workspace, request: Request, rule: str, preview: 
             drop_preview(home, approval_id)
             if not isinstance(error, LabelTaken):  # else the same was asked this instant
                 raise
+
+
+def check_room(home: Home, workspace: Workspace) -> None:
+    """Raise TooManyApprovals where one more question is more than a person, or the home, can take."""
+    live = home.log.find_all("approval", task=workspace.task_id, live_only=True)
+    own = [each["approval_id"] for each in live if each["uid"] == workspace.uid]
+    if len(own) >= MAX_OPEN:
+        over = expire_all(home, [Approval(**each) for each in live if each["uid"] == workspace.uid])
+        own = [each for each in own if each not in over]
+    size = sum(_preview_bytes(home, each) for each in own)
+    if len(own) >= MAX_OPEN or size >= MAX_OPEN_BYTES:
+        raise TooManyApprovals(
+            f"{len(own)} requests of {workspace.id} wait for an answer already",
+            hint="wait until some are decided: aw approvals lists them",
+            details={"open": len(own), "max_open": MAX_OPEN, "bytes": size, "max_bytes": MAX_OPEN_BYTES},
+        )
+    asked = _count_asked(home, workspace.uid)
+    if asked > MAX_PER_HOUR:
+        raise TooManyApprovals(
+            f"{workspace.id} has asked for {MAX_PER_HOUR} approvals within an hour",
+            hint="ask for less at a time, or let the owner allow it by a rule of the policy",
+            details={"asked": asked, "max_per_hour": MAX_PER_HOUR},
+        )
+
+
+def _count_asked(home: Home, uid: str) -> int:
+    """How many questions a workspace has put within an hour, this one included."""
+    path, now = f"{home.path}/quota/{uid}.asked", time.time()
+    try:
+        with open(path) as file:
+            since, count = map(float, file.read().split())
+    except (FileNotFoundError, ValueError):
+        since, count = now, 0
+    if not 0 <= now - since < HOUR:
+        since, count = now, 0
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(f"{since} {count + 1}")
+    return int(count) + 1
 
 
 def wait(home: Home, approval: Approval, seconds: float) -> None:
@@ -173,6 +217,9 @@ def expire_all(home: Home, found: Iterable[Approval]) -> set[str]:
         except WrongStatus:  # something became of one of them this instant
             for each in those:
                 expire(home, each)
+        else:
+            for each in those:
+                drop_preview(home, each.id)
     return {each.id for each in overdue}
 
 
@@ -183,11 +230,14 @@ def void(home: Home, approval_id: str, reason: str) -> None:
 
 
 def end(home: Home, approval: Approval, fact: Value) -> None:
-    """Write down an end that does not matter if somebody else was quicker to write down another."""
+    """Write down that nobody decided, unless somebody was quicker to write down another end.
+
+    What was asked in vain is not shown any more: an agent may ask as often as it wants to."""
     try:
         home.record(approval.task_id, fact)
     except WrongStatus:
         return
+    drop_preview(home, approval.id)
 
 
 # -- previews ----------------------------------------------------------------------------------------------------------
@@ -196,6 +246,13 @@ def end(home: Home, approval: Approval, fact: Value) -> None:
 def previews_path(home: Home) -> str:
     """Where the previews are."""
     return f"{home.path}/approvals"
+
+
+def _preview_bytes(home: Home, approval_id: str) -> int:
+    try:
+        return os.stat(f"{previews_path(home)}/{approval_id}").st_size
+    except FileNotFoundError:
+        return 0
 
 
 def keep_preview(home: Home, approval_id: str, preview: bytes) -> None:

@@ -39,6 +39,7 @@ from carrel.model.event import (
     RunTimedOut,
 )
 from carrel.model.run import Run
+from carrel.model.tally import Tally
 from carrel.model.text import word
 from carrel.model.value import Value
 from carrel.system import control
@@ -606,6 +607,7 @@ class _Hooks:
         self.run = found
         self.allowed = allowed
         self.bound = bound  # which limit on its size is the tightest
+        self._denied, self._crossed = Tally(), Tally()
 
     def on_started(self, pid: int, start_time: int, enforcement: Enforcement) -> None:
         del start_time
@@ -613,13 +615,20 @@ class _Hooks:
         self.home.record(self.run.task_id, fact)
 
     def on_denied(self, denial: Mapping[str, str]) -> None:
-        fact = NetworkDenied(**run_names(self.run), host=denial.get("host", ""), reason=denial.get("reason", ""))
-        self.home.record(self.run.task_id, fact, durable=False)
+        key = (denial.get("host", ""), denial.get("reason", ""))
+        if not self._denied.holds(key):
+            key = ("", "requests to many more hosts")
+        self._record_denied(key, self._denied.add(key))
+
+    def _record_denied(self, key: tuple[str, ...], count: int) -> None:
+        if count:
+            fact = NetworkDenied(**run_names(self.run), host=key[0], reason=key[1], count=count)
+            self.home.record(self.run.task_id, fact, durable=False)
 
     def on_quota(self, event: str, size: int, files: int) -> None:
         forget_count(self.home, self.run.uid)  # who writes through us meanwhile measures
         kind = {"warned": QuotaWarned, "exceeded": QuotaExceeded}.get(event)
-        if kind is None:
+        if kind is None or not self._crossed.add((event,)):  # a run may cross its limit as often as it wants to
             return
         shares = [
             (used / max(1, most), name, used, most)
@@ -632,6 +641,8 @@ class _Hooks:
         self.home.record(self.run.task_id, fact, durable=False)
 
     def on_finished(self, result: Result) -> None:
+        for key, count in self._denied.rest():
+            self._record_denied(key, count)
         forget_count(self.home, self.run.uid)
         after = self._keep_after()
         _record_end(

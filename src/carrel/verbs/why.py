@@ -82,7 +82,7 @@ def _network(home: Home, run: Run) -> Iterator[Denial]:
         data: Any = event.event_data
         if data["run_id"] == run.id:
             key = (data["host"], data["reason"])
-            counts[key] = counts.get(key, 0) + 1
+            counts[key] = counts.get(key, 0) + data.get("count", 1)
     for (host, reason), count in counts.items():
         yield Denial(kind="network", what=f"{host or 'a request'}: {reason}", count=count, remedy="--network HOST,…")
 

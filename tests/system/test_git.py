@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from carrel.errors import CloneFailed, TimedOut, ToolFailed, ToolMissing
+from carrel.errors import CloneFailed, NotARepository, TimedOut, ToolFailed, ToolMissing
 from carrel.system import git as git_code
 from carrel.system import repository as repositories
 from carrel.system.git import Git, find_git, scrub, tail_of
@@ -256,9 +256,8 @@ def test_where_a_repository_really_is(tmp_path: object) -> None:
     assert repositories.head_of(linked)[0] == "dev"
     os.mkdir(f"{tmp_path}/l")
     os.symlink(f"{path}/.git", f"{tmp_path}/l/.git")
-    link = repositories.find_repository(f"{tmp_path}/l")
-    assert link is not None
-    assert not repositories.is_plain(link)
+    with pytest.raises(NotARepository, match="symbolic link"):
+        repositories.find_repository(f"{tmp_path}/l")
 
 
 def test_the_fingerprint_follows_branches_and_not_looking(tmp_path: object) -> None:

@@ -16,9 +16,10 @@ import os
 from contextlib import suppress
 
 from carrel.errors import CloneFailed, NotARepository, TimedOut, ToolFailed
-from carrel.model.source import Filled, branch_name
+from carrel.model.source import Filled, branch_name, is_ref_name
 from carrel.sources.urls import parse_remote
 from carrel.system import layers, repository, stack
+from carrel.system.foreign import read_small
 from carrel.system.git import Git
 
 TYPE_CHECKING = False
@@ -105,7 +106,8 @@ def _with_submodules(
         if not os.path.isdir(layer):
             borrows = submodules.make_layer(layer, prepared, mirror, lowers[0], options, progress)
         else:
-            borrows = (repository.read_small(f"{layer}.borrows") or b"").decode().split("\n")
+            said = read_small(prepared.directory, f"{os.path.basename(layer)}.borrows")
+            borrows = (said or b"").decode().split("\n")
     return [layer, *lowers], borrows
 
 
@@ -168,7 +170,7 @@ class Mirror:
     def _find(self, branch: str | None) -> tuple[str, str] | None:
         """What the mirror has for a branch, or for the default one."""
         if branch is None:
-            head = (repository.read_small(f"{self.git_dir}/HEAD") or b"").decode(errors="replace").strip()
+            head = (read_small(self.git_dir, "HEAD") or b"").decode(errors="replace").strip()
             branch = head.removeprefix("ref: refs/heads/")
         commit = repository.find_ref(self.git_dir, f"refs/heads/{branch}")
         return (branch, commit) if commit else None
@@ -181,13 +183,13 @@ class Mirror:
         try:
             if self.remote.scheme == "file":
                 # The origin's own refs say whether anything moved, and cost less to look at than a clock to argue with.
-                return (repository.read_small(stamp) or b"").decode() == self._look()
+                return (read_small(self.directory, "fetched") or b"").decode() == self._look()
             return 0 <= time.time() - os.stat(stamp).st_mtime < self.options.fresh_seconds
         except OSError:
             return False
 
     def _look(self) -> str:
-        found = repository.find_repository(self.remote.path) or find_bare(self.remote.path)
+        found = repository.find_repository(self.remote.path) or repository.find_bare(self.remote.path)
         if found is None:
             if not os.path.isdir(self.remote.path):
                 raise CloneFailed(f"there is no repository at {self.remote.path}", hint="check the path")
@@ -319,13 +321,6 @@ class Mirror:
         os.rename(aside, self.git_dir)
 
 
-def find_bare(path: str) -> repository.Repository | None:
-    """A repository without a work tree, if that is what stands at this path."""
-    if os.path.isfile(f"{path}/HEAD") and os.path.isdir(f"{path}/objects") and os.path.isdir(f"{path}/refs"):
-        return repository.Repository(work=path, git_dir=path, common=path)
-    return None
-
-
 class _Locked:
     """One process at a time fetches into a mirror."""
 
@@ -406,7 +401,7 @@ class Prepared:
 
     def _left_out(self) -> tuple[bool, list[str]]:
         """Whether some files are only pointers of LFS, and the places of other repositories."""
-        lfs, _, names = (repository.read_small(f"{self.directory}/left-out") or b"").partition(b"\n")
+        lfs, _, names = (read_small(self.directory, "left-out") or b"").partition(b"\n")
         return lfs == b"lfs", [os.fsdecode(name) for name in names.split(b"\0")] if names else []
 
     def has_lfs(self) -> bool:
@@ -457,7 +452,7 @@ class PreparedGit:
         """What the `.git` depends on besides the commit."""
         about = f"{self.branch} {self.mirror.remote.url} {self.owner}{' lfs' if self.lfs else ''}".encode()
         names = ("packed-refs", "shallow")
-        files = [repository.read_small(f"{self.mirror.git_dir}/{name}", 64 << 20) or b"-" for name in names]
+        files = [read_small(self.mirror.git_dir, name, repository.PACKED_BYTES) or b"-" for name in names]
         return repository.digest_of(about, *files)
 
     def _write_git(self, layer: str) -> None:
@@ -474,7 +469,7 @@ class PreparedGit:
             packed_refs=packed,
             borrows=[self.mirror.objects],
             index=f"{self.directory}/{'lfs.index' if self.lfs else 'index'}",
-            shallow=repository.read_small(f"{self.mirror.git_dir}/shallow"),
+            shallow=read_small(self.mirror.git_dir, "shallow", repository.PACKED_BYTES),
             remote_head=f"refs/remotes/origin/{default}" if default else None,
         )
         if self.lfs:
@@ -489,10 +484,11 @@ class PreparedGit:
         """The mirror's branches as those of `origin`, the one checked out as our own too; and the default branch."""
         lines: dict[str, str] = {}
         names: list[str] = []
-        for line in (
-            (repository.read_small(f"{self.mirror.git_dir}/packed-refs", 64 << 20) or b"").decode().splitlines()
-        ):
+        packed = read_small(self.mirror.git_dir, "packed-refs", repository.PACKED_BYTES) or b""
+        for line in packed.decode(errors="surrogateescape").split("\n"):
             value, _, name = line.partition(" ")
+            if not is_ref_name(name):
+                continue
             if name.startswith("refs/heads/"):
                 names.append(name.removeprefix("refs/heads/"))
                 lines[f"refs/remotes/origin/{names[-1]}"] = value
@@ -500,7 +496,7 @@ class PreparedGit:
                 lines[name] = value
         if self.branch:
             lines[f"refs/heads/{self.branch}"] = self.commit
-        head = (repository.read_small(f"{self.mirror.git_dir}/HEAD") or b"").decode().strip()
+        head = (read_small(self.mirror.git_dir, "HEAD") or b"").decode().strip()
         default = head.removeprefix("ref: refs/heads/")
         # Not "peeled": that would promise that every tag of a tag says what it stands for.
         text = "# pack-refs with: sorted \n" + "".join(f"{lines[name]} {name}\n" for name in sorted(lines))
@@ -526,7 +522,7 @@ class PreparedGit:
 
 def _write_identity(layer: str, git_layer: str, identity: tuple[str, str], place: Place) -> None:
     """A layer with nothing but a config that also says who commits."""
-    config = repository.read_small(f"{git_layer}/.git/config") or b""
+    config = read_small(git_layer, ".git/config") or b""
     os.makedirs(f"{layer}/.git", 0o755)
     repository.write_text(f"{layer}/.git/config", config + repository.identity_config(identity).encode())
     if place.owner:

@@ -192,24 +192,17 @@ class Fetch:
 
     def _copy_local(self, pointer: Pointer) -> bool:
         """Take an object from the store of a repository on this disk; False if it is not there."""
-        from carrel.sources.clone import find_bare
-        from carrel.system import openat2
+        from carrel.system import foreign
 
         path = self.mirror.remote.path
-        found = repository.find_repository(path) or find_bare(path)
+        found = repository.find_repository(path) or repository.find_bare(path)
         if found is None:
             return False
         try:
-            top = os.open(f"{found.common}/lfs/objects", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            with foreign.hold_directory(f"{found.common}/lfs/objects") as top:
+                reader, _ = foreign.open_regular(top, _place_of("", pointer.oid)[1:])
         except OSError:
             return False
-        try:
-            relative = _place_of("", pointer.oid)[1:].encode()
-            reader = openat2.by_kernel(top, relative, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW, links=False)
-        except OSError:
-            return False
-        finally:
-            os.close(top)
         try:
             return self._keep(pointer, lambda writer: _copy(reader, writer, pointer.size))
         finally:

@@ -5,8 +5,9 @@ above it (`Trim`), so that the upper layer holds the agent's changes and nothing
 
 - paths that stay behind, named in `.awignore` or by the caller, and our own home if it lies inside the folder;
 - git's config, with settings by which the first `git status` does not read every file again;
-- a private `.git` wherever the folder's own leads into a repository elsewhere (a linked work tree, a submodule, a
-  link): through such a pointer an agent without a sandbox would write the user's refs and index.
+- a private `.git` wherever the folder's own is a pointer into a repository that points back (a linked work tree, a
+  submodule): through it an agent without a sandbox would write the user's refs and index;
+- a `.git` that cannot be believed (see `repository.find_repository` and `lenders_of`): the workspace is without git.
 
 What changes in the folder later shows through where the workspace has not changed it itself; `changed_since` tells.
 """
@@ -16,10 +17,11 @@ from __future__ import annotations
 import os
 import stat
 
-from carrel.errors import InvalidConfig
+from carrel.errors import CarrelError, InvalidConfig, NotAFile, NotARepository, PermissionDenied, QuotaExceeded
 from carrel.model.source import Filled
 from carrel.sources.folder import check_folder
-from carrel.system import layers, repository, stack
+from carrel.system import foreign, layers, repository, stack
+from carrel.system.git import Git
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,10 +100,14 @@ class Trim:
 
     def put_repository(self, name: str, found: repository.Repository, extra: str) -> None:
         """Put a private `.git` over whatever stands there."""
-        from carrel.system.copying import give_tree
+        from carrel.system.copying import give_tree, remove_tree
 
         path = self._ready(name)
-        repository.borrowed_repository(found, path, extra)
+        try:
+            repository.borrowed_repository(found, path, extra)
+        except BaseException:
+            remove_tree(path)
+            raise
         if self.place.owner:
             give_tree(path, self.place.owner)
 
@@ -144,7 +150,7 @@ class Trim:
 
 
 def _left_out(path: str, place: Place, options: FillOptions) -> list[str]:
-    text = repository.read_small(f"{path}/{IGNORE_FILE}") or b""
+    text = foreign.read_small(path, IGNORE_FILE) or b""
     lines = [line.strip() for line in text.decode(errors="surrogateescape").splitlines()]
     patterns = [line for line in lines if line and not line.startswith("#")] + list(options.leave_out)
     names = {name for pattern in patterns for name in expand(path, pattern)}
@@ -168,7 +174,8 @@ def expand(path: str, pattern: str, file: str = IGNORE_FILE) -> list[str]:
         )
     found = [""]
     for part in parts:
-        found = [f"{name}/{match}".lstrip("/") for name in found for match in _matches(f"{path}/{name}", part)]
+        folders = [name for name in found if not os.path.islink(f"{path}/{name}".rstrip("/"))]  # it leads elsewhere
+        found = [f"{name}/{match}".lstrip("/") for name in folders for match in _matches(f"{path}/{name}", part)]
     return found
 
 
@@ -193,18 +200,27 @@ def _other_mounts(path: str, place: Place) -> list[str]:
 
 
 def _calm_git(path: str, trim: Trim, options: FillOptions, notes: list[str]) -> list[str]:
-    """Make git at home in the workspace; give the object directories outside that it reads."""
-    found = repository.find_repository(path)
-    if found is None:
-        return []
+    """Make git at home in the workspace; give the object directories outside that it reads.
+
+    A `.git` that leads where it must not stays behind, and the notes say why: the files come without git.
+    """
     extra = repository.identity_config(options.identity)
-    if not repository.is_plain(found):
-        trim.put_repository(".git", found, extra)
-        notes.append(
-            "the folder's .git leads elsewhere: the workspace has one of its own, which starts at the same commit"
-        )
-        return repository.borrows_of(found)
-    config = repository.read_small(f"{path}/.git/config") or b""
+    try:
+        found = repository.find_repository(path)
+        if found is None:
+            return []
+        lenders = repository.lenders_of(found, Git(state=trim.place.cache, config={}))
+        if not repository.is_plain(found):
+            trim.put_repository(".git", found, extra)
+            notes.append(
+                "the folder's .git leads elsewhere: the workspace has one of its own, which starts at the same commit"
+            )
+            return [f"{found.common}/objects", *lenders]
+        config = foreign.read_small(found.common, "config") or b""
+    except (NotARepository, NotAFile, PermissionDenied, QuotaExceeded) as error:
+        trim.hide(".git")
+        notes.append(f"the workspace is without git: {error.message}" + (f" ({error.hint})" if error.hint else ""))
+        return []
     trim.write(".git/config", repository.calmed(config, extra))
     for name in ("worktrees", "index.lock"):
         if os.path.lexists(f"{path}/.git/{name}"):
@@ -212,7 +228,7 @@ def _calm_git(path: str, trim: Trim, options: FillOptions, notes: list[str]) -> 
     for name, nested in _linked_work_trees(path):
         trim.put_repository(f"{name}/.git", nested, extra)
         notes.append(f"{name} is a linked work tree: in the workspace it is a repository of its own")
-    return repository.alternates_of(f"{path}/.git/objects")
+    return lenders
 
 
 def _linked_work_trees(path: str) -> Iterator[tuple[str, repository.Repository]]:
@@ -222,12 +238,14 @@ def _linked_work_trees(path: str) -> Iterator[tuple[str, repository.Repository]]
     except OSError:
         return
     for name in sorted(names):
-        pointer = repository.read_small(f"{path}/.git/worktrees/{name}/gitdir")
-        folder = os.path.dirname(os.path.realpath(os.fsdecode((pointer or b"").strip())))
-        if folder.startswith(f"{path}/"):
-            found = repository.find_repository(folder)
-            if found is not None:
-                yield folder[len(path) + 1 :], found
+        try:
+            pointer = foreign.read_small(f"{path}/.git/worktrees/{name}", "gitdir") or b""
+            folder = os.path.dirname(os.path.realpath(os.fsdecode(pointer.strip())))
+            found = repository.find_repository(folder) if folder.startswith(f"{path}/") else None
+        except (CarrelError, ValueError):  # a bad entry is no work tree; ValueError: a NUL in the path
+            continue
+        if found is not None and found.common == f"{path}/.git":
+            yield folder[len(path) + 1 :], found
 
 
 # -- has the folder moved on? ------------------------------------------------------------------------------------------

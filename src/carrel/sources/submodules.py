@@ -15,6 +15,7 @@ import os
 from carrel.errors import CarrelError, CloneFailed, InvalidSource
 from carrel.model.value import Value
 from carrel.system import repository
+from carrel.system.foreign import read_small
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Tree:
             config=_config(mirror, up) + (lfs.config() if large else "") + inner,
             borrows=[mirror.objects],
             index=f"{prepared.directory}/{'lfs.index' if large else 'index'}",
-            shallow=repository.read_small(f"{mirror.git_dir}/shallow"),
+            shallow=read_small(mirror.git_dir, "shallow", repository.PACKED_BYTES),
         )
         if large:
             lfs.write_filter(f"{self.layer}/{git_dir}")
@@ -163,7 +164,7 @@ def make_layer(
     tree = Tree(aside, prepared.owner, options, progress)
     try:
         extra = tree.add_all(prepared, mirror, "", ".git", 1)
-        config = repository.read_small(f"{git_layer}/.git/config") or b""
+        config = read_small(git_layer, ".git/config") or b""
         repository.write_text(f"{aside}/.git/config", config + extra.encode())
         if prepared.owner:
             copying.give_tree(aside, prepared.owner)

@@ -14,13 +14,14 @@ of them every time. The entry is locked, so that `git worktree prune` leaves it 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
-from carrel.errors import InvalidSource, NotARepository
+from carrel.errors import CarrelError, InvalidSource, NotARepository, from_os
 from carrel.model.source import Filled, is_commit
-from carrel.sources.clone import Prepared, find_bare
+from carrel.sources.clone import Prepared
 from carrel.sources.folder import check_folder
 from carrel.sources.overlay import expand
-from carrel.system import layers, repository, stack
+from carrel.system import foreign, layers, repository, stack
 from carrel.system.git import Git, find_git
 
 TYPE_CHECKING = False
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from carrel.model.source import FillOptions, Place, Source
 
 INCLUDE_FILE = ".worktreeinclude"
+_PREFIX = "carrel-"  # of the names of our entries
 _MARK = "carrel"  # a file in our entries: which workspace's layers they belong to
 
 
@@ -40,10 +42,11 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
     branch, commit = repository.head_of(found)
     if not commit or not is_commit(commit):
         raise InvalidSource(f"{source.location} has no commit yet", hint="commit something, or use overlay:")
+    lenders = repository.lenders_of(found, Git(state=place.cache, config={}))
     heal(found.common)
     prepared = Prepared(_Shared(found, place, options), None, commit, place.owner)
     tree = prepared.tree(progress)
-    admin = f"{found.common}/worktrees/carrel-{place.uid}"
+    admin = f"{found.common}/worktrees/{_PREFIX}{place.uid}"
     own = stack.new_frozen(place)
     stack.reserve(place, [own, tree])
     _write_layer(own, admin, found, place)
@@ -57,7 +60,7 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
         "admin": admin,
         "commit": commit,
         "branch": branch,
-        "borrows": repository.borrows_of(found),
+        "borrows": [f"{found.common}/objects", *lenders],
         "environment": {
             "GIT_OBJECT_DIRECTORY": f"{admin}/objects",
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": f"{found.common}/objects",
@@ -85,7 +88,7 @@ def _find(path: str, shown: str) -> repository.Repository:
     """The repository that a folder is in, as git would look for it."""
     directory = path
     while True:
-        found = repository.find_repository(directory) or find_bare(directory)
+        found = repository.find_repository(directory) or repository.find_bare(directory)
         if found is not None:
             return found
         if directory == "/":
@@ -98,7 +101,7 @@ def _write_layer(layer: str, admin: str, found: repository.Repository, place: Pl
     from carrel.system import copying
 
     os.mkdir(layer, 0o755)
-    text = (repository.read_small(f"{found.work}/{INCLUDE_FILE}") or b"").decode(errors="surrogateescape")
+    text = (foreign.read_small(found.work, INCLUDE_FILE) or b"").decode(errors="surrogateescape")
     patterns = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     for name in sorted({name for pattern in patterns for name in expand(found.work, pattern, INCLUDE_FILE)}):
         copying.copy_entry(found.work, layer, name)
@@ -111,8 +114,7 @@ def _register(admin: str, prepared: Prepared, tree: str, place: Place) -> None:
     """Write the entry aside, then rename it: git takes every directory in `worktrees` for an entry."""
     from carrel.system.copying import give_tree
 
-    parent = os.path.dirname(admin)
-    common = os.path.dirname(parent)
+    common = os.path.dirname(os.path.dirname(admin))
     aside = f"{common}/carrel-new-{place.uid}"
     for directory in (aside, f"{aside}/objects", f"{aside}/objects/info", f"{aside}/objects/pack"):
         os.mkdir(directory, 0o755)
@@ -130,55 +132,85 @@ def _register(admin: str, prepared: Prepared, tree: str, place: Place) -> None:
     repository.write_text(f"{aside}/index", index)
     if place.owner:
         give_tree(aside, place.owner)
-    if not os.path.isdir(parent):
-        os.mkdir(parent, 0o755)
-        status = os.stat(common)
-        if os.geteuid() == 0:
-            os.chown(parent, status.st_uid, status.st_gid)
-    os.rename(aside, admin)
+    with foreign.hold_directory(common) as top:
+        with suppress(FileExistsError):
+            os.mkdir("worktrees", 0o755, dir_fd=top)
+            if os.geteuid() == 0:
+                status = os.fstat(top)
+                os.chown("worktrees", status.st_uid, status.st_gid, dir_fd=top, follow_symlinks=False)
+        entries = foreign.open_beneath(top, "worktrees", os.O_DIRECTORY)
+        try:
+            os.rename(os.path.basename(aside), os.path.basename(admin), src_dir_fd=top, dst_dir_fd=entries)
+        finally:
+            os.close(entries)
+
+
+# -- the agent's corner ------------------------------------------------------------------------------------------------
+#
+# A run may write everything in its entry: links, pipes, directories where files should be. So all of it is opened from
+# the entry's descriptor without following, and what cannot be read or written there is nobody else's trouble.
 
 
 def point_back(filled: Filled, place: Place) -> None:
-    """Let the entry say where the work tree is now; a workspace is renamed after it is filled, and may be moved."""
-    admin = filled.origin["admin"]
+    """Let the entry say where the work tree is now; a workspace is renamed after it is filled, and may be moved.
+
+    If the agent made that impossible, git lists its work tree at an old path, and nothing else is wrong.
+    """
+    from carrel.system.copying import clear
+
     wanted = f"{place.root}/work/.git\n".encode(errors="surrogateescape")
-    if repository.read_small(f"{admin}/gitdir") == wanted or not os.path.isdir(admin):
-        return
-    repository.write_text(f"{admin}/gitdir.new", wanted)
-    if place.owner:
-        os.chown(f"{admin}/gitdir.new", *place.owner)
-    os.rename(f"{admin}/gitdir.new", f"{admin}/gitdir")
+    with suppress(OSError), foreign.hold_directory(filled.origin["admin"]) as entry:
+        with suppress(CarrelError):
+            if foreign.read_small(entry, "gitdir") == wanted:
+                return
+        name = f"gitdir.{os.urandom(8).hex()}"
+        writer = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=entry)
+        try:
+            os.write(writer, wanted)
+            if place.owner:
+                os.fchown(writer, *place.owner)
+        finally:
+            os.close(writer)
+        clear(entry, "gitdir")  # a directory could not be replaced
+        os.rename(name, "gitdir", src_dir_fd=entry, dst_dir_fd=entry)
 
 
 def unregister(filled: Filled) -> None:
     """Take our entry out of the repository; what was committed there and never taken over is gone with it."""
-    from carrel.system.copying import remove_tree
-
     admin = filled.origin["admin"]
-    if os.path.isfile(f"{admin}/{_MARK}"):
-        remove_tree(admin)
+    with suppress(OSError), foreign.hold_directory(os.path.dirname(admin)) as entries:
+        _remove_entry(entries, os.path.basename(admin))
 
 
 def heal(common: str) -> list[str]:
     """Remove entries of ours whose workspace is gone, layers and all; others, live or not ours, are not touched."""
-    from carrel.system.copying import remove_tree
-
-    gone = []
-    try:
-        names = os.listdir(f"{common}/worktrees")
-    except OSError:
-        return []
-    for name in names:
-        admin = f"{common}/worktrees/{name}"
-        mark = repository.read_small(f"{admin}/{_MARK}")
-        pointer = repository.read_small(f"{admin}/gitdir") or b""
-        if mark is None or not name.startswith("carrel-"):
-            continue
-        work = os.path.dirname(os.fsdecode(pointer.strip()))
-        if not os.path.exists(os.fsdecode(mark.strip())) and not os.path.exists(work):
-            remove_tree(admin)
-            gone.append(name)
+    gone: list[str] = []
+    with suppress(OSError), foreign.hold_directory(f"{common}/worktrees") as entries:
+        for name in os.listdir(f"/proc/self/fd/{entries}"):
+            if name.startswith(_PREFIX) and _is_stale(entries, name):
+                with suppress(OSError):
+                    _remove_entry(entries, name)
+                    gone.append(name)
     return gone
+
+
+def _is_stale(entries: int, name: str) -> bool:
+    try:
+        mark = foreign.read_small(entries, f"{name}/{_MARK}")
+        pointer = foreign.read_small(entries, f"{name}/gitdir") or b""
+    except CarrelError:  # something else than our file is there: the workspace's own end takes it away
+        return False
+    if mark is None:
+        return False
+    work = os.path.dirname(os.fsdecode(pointer.strip()))
+    return not os.path.exists(os.fsdecode(mark.strip())) and not os.path.exists(work)
+
+
+def _remove_entry(entries: int, name: str) -> None:
+    from carrel.system.copying import clear
+
+    if name.startswith(_PREFIX):
+        clear(entries, name)
 
 
 def private_layer(parent: Filled, place: Place) -> str:
@@ -190,7 +222,10 @@ def private_layer(parent: Filled, place: Place) -> str:
     layer = stack.new_frozen(place)
     stack.reserve(place, [layer])
     os.mkdir(layer, 0o755)
-    repository.borrowed_repository(found, f"{layer}/.git")
+    try:
+        repository.borrowed_repository(found, f"{layer}/.git")
+    except OSError as error:  # a link or a closed door of the agent's
+        raise from_os(error, "the git directory of the work tree") from None
     if place.owner:
         give_tree(layer, place.owner)
     return layer

@@ -89,10 +89,13 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def copy_entry(source: str, target: str, name: str) -> None:
-    """Copy one entry of a tree of the user's to the same path in a tree of ours."""
+    """Copy one entry of a tree of the user's, at a real path, to the same path in a tree of ours."""
+    from carrel.system.foreign import hold_directory
+
     parent = os.path.dirname(name)
     os.makedirs(f"{target}/{parent}" if parent else target, 0o755, exist_ok=True)
-    source_fd = os.open(f"{source}/{parent}", _DIRECTORY)
+    with hold_directory(f"{source}/{parent}".rstrip("/")) as folder:  # no part of the name may be a link to elsewhere
+        source_fd = os.open(f"/proc/self/fd/{folder}", _DIRECTORY & ~os.O_NOFOLLOW)
     target_fd = os.open(f"{target}/{parent}", _DIRECTORY)
     copy = _Copy(COPY, None, False, None)
     try:

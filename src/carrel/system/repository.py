@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import contextmanager, suppress
+from errno import ELOOP
 
-from carrel.errors import CloneFailed, FilesystemError, NotAFile
+from carrel.errors import CarrelError, CloneFailed, FilesystemError, NotAFile, NotARepository, ToolFailed
 from carrel.model.source import is_commit, is_ref_name
+from carrel.model.text import printable
 from carrel.model.value import Value
 from carrel.system import foreign
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from carrel.system.git import Git
 
@@ -299,7 +302,7 @@ def private_repository(
     write_text(f"{path}/config", os.fsencode(config or base + CALM))
     write_text(f"{path}/packed-refs", packed_refs or b"# pack-refs with: peeled fully-peeled sorted \n")
     if borrows:
-        write_text(f"{path}/objects/info/alternates", b"".join(os.fsencode(borrow) + b"\n" for borrow in borrows))
+        _write_alternates(path, borrows)
     if shallow:
         write_text(f"{path}/shallow", shallow)
     if remote_head:
@@ -310,30 +313,45 @@ def private_repository(
 
 
 def borrowed_repository(found: Repository, path: str, extra: str = "") -> None:
-    """Write a `.git` at `path` that stands where the user's repository stands now, and never writes to it."""
-    from carrel.system.copying import copy_tree
+    """Write a `.git` at `path` that stands where the user's repository stands now, and never writes to it.
 
-    head = (read_small(f"{found.git_dir}/HEAD") or b"").decode(errors="replace").strip()
-    config = calmed(read_small(f"{found.common}/config") or b"", extra)
-    # A work tree of ours may have objects of its own beside its HEAD.
-    own = [f"{found.git_dir}/objects"] if found.git_dir != found.common else []
-    index = f"{found.git_dir}/index"
-    private_repository(
-        path,
-        head=head,
-        config=os.fsdecode(config),
-        packed_refs=read_small(f"{found.common}/packed-refs", 64 << 20) or b"",
-        borrows=[f"{found.common}/objects", *(path for path in own if os.path.isdir(path))],
-        index=index if os.path.isfile(index) else None,
-        shallow=read_small(f"{found.common}/shallow"),
-    )
-    for name in ("refs", "reftable"):
-        if os.path.isdir(f"{found.common}/{name}"):
-            os.makedirs(f"{path}/{name}", 0o755, exist_ok=True)
-            copy_tree(f"{found.common}/{name}", f"{path}/{name}")
-    exclude = read_small(f"{found.common}/info/exclude")
-    if exclude:
-        write_text(f"{path}/info/exclude", exclude)
+    Every part is opened beneath the git directory without following links: an agent may write there, or a stranger
+    may have packed it. Objects that only a linked work tree has are copied; all others are borrowed.
+    """
+    from carrel.system.copying import copy_tree, remove_tree
+
+    with foreign.hold_directory(found.git_dir) as own, foreign.hold_directory(found.common) as common:
+        private_repository(
+            path,
+            head=_head_text(own),
+            config=os.fsdecode(calmed(foreign.read_small(common, "config") or b"", extra)),
+            packed_refs=foreign.read_small(common, "packed-refs", PACKED_BYTES) or b"",
+            borrows=[f"{found.common}/objects"],
+            shallow=foreign.read_small(common, "shallow", PACKED_BYTES),
+        )
+        with suppress(FileNotFoundError):
+            reader, status = foreign.open_regular(own, "index")
+            try:
+                _copy_open(reader, status, f"{path}/index")
+            finally:
+                os.close(reader)
+        parts = [(common, "refs"), (common, "reftable")]
+        if found.git_dir != found.common:
+            parts.append((own, "objects"))
+        for directory, name in parts:
+            with suppress(FileNotFoundError):
+                part = foreign.open_beneath(directory, name, os.O_DIRECTORY)
+                try:
+                    copy_tree(f"/proc/self/fd/{part}", f"{path}/{name}")
+                finally:
+                    os.close(part)
+        if found.git_dir != found.common:  # what the agent wants to borrow from is not for it to say
+            remove_tree(f"{path}/objects/info")
+            os.mkdir(f"{path}/objects/info", 0o755)
+            _write_alternates(path, [f"{found.common}/objects"])
+        exclude = foreign.read_small(common, "info/exclude")
+        if exclude:
+            write_text(f"{path}/info/exclude", exclude)
 
 
 def calmed(config: bytes, extra: str = "") -> bytes:
@@ -342,12 +360,6 @@ def calmed(config: bytes, extra: str = "") -> bytes:
     # A path to the user's own files would send every git command there.
     where = b"\tbare = false\n" + (b"\tworktree = ..\n" if b"worktree" in config.lower() else b"")
     return text + CALM.encode() + where + extra.encode()
-
-
-def borrows_of(found: Repository) -> list[str]:
-    """The object directories that a `.git` made from this repository reads."""
-    objects = f"{found.common}/objects"
-    return [objects, *alternates_of(objects)]
 
 
 def write_text(path: str, content: bytes, mode: int = 0o644) -> None:
@@ -359,21 +371,28 @@ def write_text(path: str, content: bytes, mode: int = 0o644) -> None:
         os.close(descriptor)
 
 
+def _write_alternates(path: str, borrows: Sequence[str]) -> None:
+    write_text(f"{path}/objects/info/alternates", b"".join(os.fsencode(borrow) + b"\n" for borrow in borrows))
+
+
 def copy_file(source: str, target: str) -> None:
     """Copy one file of ours, its time included: git compares the index's with those of the files in it."""
-    from carrel.system.copying import copy_bytes
-
     reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        status = os.fstat(reader)
-        writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        try:
-            copy_bytes(reader, writer, status)
-            os.utime(writer, ns=(status.st_atime_ns, status.st_mtime_ns))
-        finally:
-            os.close(writer)
+        _copy_open(reader, os.fstat(reader), target)
     finally:
         os.close(reader)
+
+
+def _copy_open(reader: int, status: os.stat_result, target: str) -> None:
+    from carrel.system.copying import copy_bytes
+
+    writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        copy_bytes(reader, writer, status)
+        os.utime(writer, ns=(status.st_atime_ns, status.st_mtime_ns))
+    finally:
+        os.close(writer)
 
 
 def quoted(text: str) -> str:
@@ -387,16 +406,22 @@ def identity_config(identity: tuple[str, str] | None) -> str:
     return f"[user]\n\tname = {quoted(identity[0])}\n\temail = {quoted(identity[1])}\n" if identity else ""
 
 
-_PIECE = 1 << 16
 PACKED_BYTES = 64 << 20
 _REF_BYTES = 4096
 _MAX_SYMREFS = 5  # as git counts
+_MAX_LENDERS = 5  # as git counts: how far alternates of alternates are read
 
 # -- looking at a repository of the user's -----------------------------------------------------------------------------
+#
+# A folder may be an unpacked archive, or a place where an agent is at work, so its `.git` is believed as far as it can
+# be checked: nothing in it is a link, and a `.git` file counts only if the place that it names points back.
+
+_FILES = "HEAD config index packed-refs shallow commondir info/exclude objects/info/alternates".split()
+_FOLDERS = "refs reftable worktrees info objects objects/info objects/pack".split()
 
 
 class Repository(Value):
-    """Where the parts of a repository are, found without asking git."""
+    """Where the parts of a repository are, found without asking git; all three are real paths."""
 
     work: str  # the folder that holds `.git`
     git_dir: str  # HEAD and index
@@ -404,64 +429,144 @@ class Repository(Value):
 
 
 def find_repository(folder: str) -> Repository | None:
-    """The repository whose work tree starts at this folder, however its `.git` leads there; None if there is none."""
-    dot_git = f"{folder}/.git"
+    """The repository whose work tree starts at this folder; None if it has no `.git`.
+
+    NotARepository says why a `.git` is not believed: it, or a part of it, is a link, or it is a file that names a
+    repository which does not point back here. A linked work tree and a submodule do point back.
+    """
+    folder = os.path.realpath(folder)
     try:
-        status = os.lstat(dot_git)
-    except OSError:
+        with foreign.hold_directory(folder) as top:
+            mode = os.stat(".git", dir_fd=top, follow_symlinks=False).st_mode
+            pointer = foreign.read_small(top, ".git") if stat.S_ISREG(mode) else None
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
-    if stat.S_ISREG(status.st_mode):
-        git_dir = _pointed_at(dot_git, b"gitdir:")
-        if git_dir is None:
-            return None
-    else:
-        git_dir = os.path.realpath(dot_git)
-    if not os.path.isfile(f"{git_dir}/HEAD") and not os.path.islink(f"{git_dir}/HEAD"):
+    shown = f"{printable(folder)}/.git"
+    if pointer is not None:
+        return _find_pointed_at(folder, pointer, shown)
+    if stat.S_ISLNK(mode):
+        raise _not_believed(shown, "it is a symbolic link")
+    if not stat.S_ISDIR(mode):
+        raise _not_believed(shown, "it is neither a directory nor a regular file")
+    found = _with_parts(folder, f"{folder}/.git", f"{folder}/.git", shown)
+    if found is not None and os.path.lexists(f"{found.git_dir}/commondir"):
+        raise _not_believed(shown, "its commondir leads into another repository")
+    return found
+
+
+def find_bare(path: str) -> Repository | None:
+    """A repository without a work tree, if that is what stands at this path."""
+    path = os.path.realpath(path)
+    if not os.path.isfile(f"{path}/HEAD") or not os.path.isdir(f"{path}/refs"):
         return None
-    common = _pointed_at(f"{git_dir}/commondir", b"") or git_dir
-    if not os.path.isdir(f"{common}/objects"):
-        return None
-    return Repository(work=folder, git_dir=git_dir, common=common)
+    return _with_parts(path, path, path, printable(path))
 
 
 def is_plain(found: Repository) -> bool:
     """Whether `.git` is a directory that holds all of it itself."""
-    dot_git = f"{found.work}/.git"
-    parts = ("", "/HEAD", "/config", "/objects", "/refs", "/packed-refs", "/index", "/logs", "/info")
-    leads_elsewhere = not os.path.isdir(dot_git) or any(os.path.islink(dot_git + part) for part in parts)
-    return not leads_elsewhere and found.common == found.git_dir
+    return found.git_dir == found.common == f"{found.work}/.git"
 
 
-def _pointed_at(file: str, prefix: bytes) -> str | None:
-    content = read_small(file)
-    if content is None or not content.startswith(prefix):
-        return None
-    target = os.fsdecode(content[len(prefix) :].strip())
-    return os.path.realpath(os.path.join(os.path.dirname(file), target))
-
-
-def read_small(path: str, max_bytes: int = 1 << 20) -> bytes | None:
-    """The content of a small file of the user's, or None if there is no such file."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+def _find_pointed_at(folder: str, pointer: bytes, shown: str) -> Repository | None:
+    """The repository that a `.git` file names, if it points back: a linked work tree's, or a submodule's."""
+    git_dir = _resolved(folder, pointer.removeprefix(b"gitdir:")) if pointer.startswith(b"gitdir:") else None
+    if git_dir is None:  # a file like any other
         return None
     try:
-        # In small pieces: to read a megabyte at once, Python first gets itself a megabyte.
-        content = piece = os.read(descriptor, min(max_bytes, _PIECE))
-        while len(piece) == _PIECE and len(content) < max_bytes:
-            piece = os.read(descriptor, min(max_bytes - len(content), _PIECE))
-            content += piece
-        return content
+        with foreign.hold_directory(git_dir) as own:
+            commondir = foreign.read_small(own, "commondir", _REF_BYTES)
+            back = foreign.read_small(own, "gitdir", _REF_BYTES)
+            worktree = None if commondir else _worktree_in(foreign.read_small(own, "config") or b"")
     except OSError:
+        raise _not_believed(shown, "it names a repository that is not there") from None
+    common = _resolved(git_dir, commondir) if commondir else git_dir
+    if commondir:
+        points_back = back is not None and _resolved(git_dir, back) == f"{folder}/.git"
+        points_back = points_back and os.path.dirname(git_dir) == f"{common}/worktrees"
+    else:
+        points_back = worktree is not None and _resolved(git_dir, worktree) == folder
+    if not points_back or common is None:
+        raise _not_believed(
+            shown,
+            "it is a file that names a repository which does not point back here",
+            hint="if the repository is yours: git worktree repair, or git config core.worktree in it",
+        )
+    return _with_parts(folder, git_dir, common, shown)
+
+
+def _with_parts(work: str, git_dir: str, common: str, shown: str) -> Repository | None:
+    """The repository with these parts, none of which may be a link; None if it has no HEAD or no objects."""
+    for directory in dict.fromkeys((git_dir, common)):
+        with foreign.hold_directory(directory) as fd:
+            for part in (*_FOLDERS, *_FILES):
+                why = _why_no_part(fd, part)
+                if why:
+                    raise _not_believed(shown, f"{part} in it {why}")
+    if not os.path.lexists(f"{git_dir}/HEAD") or not os.path.isdir(f"{common}/objects"):
         return None
-    finally:
-        os.close(descriptor)
+    return Repository(work=work, git_dir=git_dir, common=common)
+
+
+def _why_no_part(directory: int, part: str) -> str:
+    try:
+        fd = foreign.open_beneath(directory, part)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        if part == "HEAD" and _linked_head(directory):
+            return ""
+        return "is a symbolic link" if error.errno == ELOOP else f"cannot be read: {error.strerror}"
+    mode = os.fstat(fd).st_mode
+    os.close(fd)
+    if part in _FILES:
+        return "" if stat.S_ISREG(mode) else "is not a regular file"
+    return "" if stat.S_ISDIR(mode) else "is not a directory"
+
+
+def _not_believed(
+    shown: str, why: str, hint: str = "if it is yours, put the real files in its place"
+) -> NotARepository:
+    return NotARepository(f"{shown} is not taken for a repository: {why}", hint=hint)
+
+
+def _resolved(directory: str, target: bytes) -> str | None:
+    """The real path that a file in a git directory names; None if it is no path."""
+    text = os.fsdecode(target.strip())
+    return os.path.realpath(os.path.join(directory, text)) if text and "\0" not in text else None
+
+
+def _worktree_in(config: bytes) -> bytes | None:
+    """The last `core.worktree` in a config; files that it includes are not asked."""
+    section, found = b"", None
+    for line in config.splitlines():
+        line = line.strip()
+        if line.startswith(b"["):
+            section = line.partition(b"]")[0][1:].strip().lower()
+        key, mark, value = line.partition(b"=")
+        if section == b"core" and mark and key.strip().lower() == b"worktree":
+            found = value.strip().strip(b'"').replace(b'\\"', b'"').replace(b"\\\\", b"\\")
+    return found
+
+
+def _linked_head(directory: int) -> bool:
+    """Whether HEAD is a link in git's oldest spelling: its text is the name of a ref, and nobody has to follow it."""
+    try:
+        return is_ref_name(os.readlink("HEAD", dir_fd=directory))
+    except OSError:
+        return False
+
+
+def _head_text(directory: int) -> str:
+    """What HEAD says, as a file would say it."""
+    if _linked_head(directory):
+        return f"ref: {os.readlink('HEAD', dir_fd=directory)}"
+    return (foreign.read_small(directory, "HEAD", _REF_BYTES) or b"").decode(errors="replace").strip()
 
 
 def head_of(repository: Repository) -> tuple[str | None, str | None]:
     """Branch and commit that HEAD stands for; either may be missing (detached, not born yet, or no ref at all)."""
-    text = (foreign.read_small(repository.git_dir, "HEAD") or b"").decode(errors="replace").strip()
+    with foreign.hold_directory(repository.git_dir) as own:
+        text = _head_text(own)
     if not text.startswith("ref:"):
         return None, text if is_commit(text) else None
     name = text[4:].strip()
@@ -496,15 +601,128 @@ def _find_packed(common: str, name: str) -> str | None:
     return None
 
 
+# -- objects of other repositories -------------------------------------------------------------------------------------
+#
+# `objects/info/alternates` may name any directory, and what it names is mounted into the sandbox. Whoever packed the
+# folder, or the agent in it, could name the objects of any repository of the user's. So another place lends only if it
+# is a directory of objects and nothing else, has the same owner, and holds a commit of this repository's own history:
+# who does not know a commit of the other repository cannot have written one.
+
+
+def lenders_of(found: Repository, git: Git) -> list[str]:
+    """The object directories elsewhere that this repository reads; NotARepository if one of them must not be read."""
+    objects = f"{found.common}/objects"
+    lenders = alternates_of(objects)
+    if not lenders:
+        return []
+    shown = f"{printable(found.work)}/.git"
+    history = _history(found, git, lenders, shown)
+    for lender in lenders:
+        why = why_no_objects(lender)
+        if not why and os.lstat(lender).st_uid != os.lstat(objects).st_uid:
+            why = "belongs to another user"
+        if not why and f"{lender}/".startswith(f"{found.work}/"):
+            why = "lies in the folder itself"
+        if not why and not _holds_one(history, lender, git):
+            why = "holds no commit of its history"
+        if why:
+            raise _not_believed(
+                shown,
+                f"it borrows objects from {printable(lender)}, which {why}",
+                hint="git repack -a -d gives it objects of its own; then remove .git/objects/info/alternates",
+            )
+    return lenders
+
+
 def alternates_of(objects: str, depth: int = 0) -> list[str]:
-    """Every object directory that this one borrows from, also indirectly."""
+    """Every object directory that this one says it borrows from, also indirectly; those that are gone are left out."""
     found: list[str] = []
-    content = read_small(f"{objects}/info/alternates") if depth < 5 else None
+    content = foreign.read_small(objects, "info/alternates") if depth < _MAX_LENDERS else None
     for line in (content or b"").splitlines():
-        if line and not line.startswith(b"#"):
-            path = os.path.realpath(os.path.join(objects, os.fsdecode(line)))
-            found += [path, *alternates_of(path, depth + 1)]
+        path = _resolved(objects, line) if not line.startswith(b"#") else None
+        if path is not None and os.path.lexists(path) and path not in found:
+            found += [path, *(other for other in alternates_of(path, depth + 1) if other not in found)]
     return found
+
+
+def why_no_objects(path: str) -> str:
+    """Why a path is not a directory of git objects and of nothing else; empty if it is one."""
+    try:
+        with foreign.hold_directory(path) as top:
+            for name in os.listdir(f"/proc/self/fd/{top}"):
+                if not _is_object_name(top, name):
+                    return "holds other things than git objects"
+            os.close(foreign.open_beneath(top, "pack", os.O_DIRECTORY))
+    except OSError as error:
+        return f"is not a directory of git objects: {error.strerror}"
+    return ""
+
+
+def _is_object_name(top: int, name: str) -> bool:
+    """Whether git would write this name into a directory of objects; for a directory, with everything in it."""
+    if name.startswith(("tmp_", "incoming-")) or name == "maintenance.lock":
+        return True
+    fan_out = len(name) == 2 and _HEX.issuperset(name)
+    if not fan_out and name not in ("pack", "info"):
+        return False
+    folder = foreign.open_beneath(top, name, os.O_DIRECTORY)
+    try:
+        names = os.listdir(f"/proc/self/fd/{folder}")
+    finally:
+        os.close(folder)
+    if fan_out:
+        return all(_HEX.issuperset(each) or each.startswith("tmp_") for each in names)
+    if name == "info":
+        return all(each in _INFO or each.startswith("commit-graph") for each in names)
+    return all(each.startswith(_PACK) for each in names)
+
+
+_HEX = frozenset("0123456789abcdef")
+_INFO = ("alternates", "http-alternates", "packs", "commit-graphs", "grafts")
+_PACK = ("pack-", "multi-pack-index", "tmp_", ".tmp-", "old-", "loose-", "bulk-")
+
+
+def _history(found: Repository, git: Git, lenders: Sequence[str], shown: str) -> bytes:
+    """The ids of all commits that the refs of a repository lead to, one on a line."""
+    ids = set()
+    with foreign.hold_directory(found.common) as common:
+        for line in (foreign.read_small(common, "packed-refs", PACKED_BYTES) or b"").splitlines():
+            ids.add(line.lstrip(b"^").partition(b" ")[0].decode(errors="replace"))
+        part = foreign.open_beneath(common, "refs", os.O_DIRECTORY)
+        try:
+            for _, _, names, folder in os.fwalk(f"/proc/self/fd/{part}", follow_symlinks=False):
+                for name in names:
+                    with suppress(CarrelError):
+                        ids.add((foreign.read_small(folder, name, _REF_BYTES) or b"").decode(errors="replace").strip())
+        finally:
+            os.close(part)
+        shallow = foreign.read_small(common, "shallow", PACKED_BYTES)
+    ids.add(head_of(found)[1] or "")
+    feed = "".join(f"{each}\n" for each in sorted(ids) if is_commit(each)).encode()
+    with _asking(git, [f"{found.common}/objects", *lenders], shallow) as git_dir:
+        try:
+            return git.run("rev-list", "--ignore-missing", "--stdin", git_dir=git_dir, feed=feed) if feed else b""
+        except ToolFailed:
+            raise _not_believed(
+                shown, "objects of its history are missing", hint="git fsck shows which; git fetch may bring them back"
+            ) from None
+
+
+def _holds_one(commits: bytes, objects: str, git: Git) -> bool:
+    with _asking(git, [objects]) as git_dir:
+        answer = git.run("cat-file", "--batch-check=%(objecttype)", git_dir=git_dir, feed=commits)
+    return b"commit" in answer.split(b"\n")
+
+
+@contextmanager
+def _asking(git: Git, borrows: Sequence[str], shallow: bytes | None = None) -> Iterator[str]:
+    """An empty repository of ours that reads these objects."""
+    from tempfile import TemporaryDirectory
+
+    os.makedirs(git.state, 0o755, exist_ok=True)
+    with TemporaryDirectory(dir=git.state, prefix="asking-") as aside:
+        private_repository(f"{aside}/repo.git", head="ref: refs/heads/none", borrows=borrows, shallow=shallow)
+        yield f"{aside}/repo.git"
 
 
 def fingerprint(repository: Repository) -> str:
@@ -536,7 +754,7 @@ def digest_of(*parts: bytes) -> str:
 
 def _stamp(path: str) -> bytes:
     try:
-        status = os.stat(path)
+        status = os.lstat(path)
     except OSError:
         return b"-"
     return b"%d %d %d " % (status.st_mtime_ns, status.st_size, status.st_ino)

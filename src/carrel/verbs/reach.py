@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from carrel.errors import SandboxUnavailable
+from carrel.errors import Refused, SandboxUnavailable
+from carrel.model.text import printable
 from carrel.model.value import Value
 from carrel.verbs.destroy import filled_in
 from carrel.verbs.shares import link_shared, mounts_of, variables_for
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from carrel.home import Home
     from carrel.model.workspace import Workspace
 
@@ -27,7 +30,7 @@ def reach_of(home: Home, workspace: Workspace, *, confined: bool, aside: str = "
     A run without a sandbox has no mounts of its own: what is shared is shown by links in `aside`, a directory of ours.
     """
     origin = filled_in(home, workspace)[0].origin
-    mounts = [(str(path), str(path), False) for path in origin.get("borrows", ())]
+    mounts = [(path, path, False) for path in _borrowed(home, origin)]
     environment: dict[str, str] = {}
     if origin.get("kind") == "folder":
         # `work` is a link to the folder: at its own path inside, the link leads there too.
@@ -40,6 +43,22 @@ def reach_of(home: Home, workspace: Workspace, *, confined: bool, aside: str = "
     environment.update(variables_for(shared if confined else link_shared(shared, aside)))
     mounts += shared
     return Reach(mounts=mounts, environment=environment, holder=_holder(home, workspace, confined=confined))
+
+
+def _borrowed(home: Home, origin: dict[str, Any]) -> list[str]:
+    """The directories of git objects that a workspace reads. One that is not ours is looked at again before each mount:
+    an agent at work in that place may have put something else there."""
+    from carrel.system.repository import why_no_objects
+
+    paths = [str(path) for path in origin.get("borrows", ())]
+    for path in paths:
+        why = "" if path.startswith(f"{home.path}/") else why_no_objects(path)
+        if why:
+            raise Refused(
+                f"{printable(path)}, from which the workspace borrows git objects, {why}",
+                hint="put the objects back, or make the workspace anew",
+            )
+    return paths
 
 
 def _holder(home: Home, workspace: Workspace, *, confined: bool) -> int | None:

@@ -52,10 +52,10 @@ def test_previews_that_wait_are_limited_in_size(workspaces: Local, monkeypatch: 
     workspaces.create(id="t/a")
     workspaces.write_file("t/a", "work/f", "first\n")
     agent = workspaces.acting_as("run", agent_of="t/a")
-    monkeypatch.setattr(ask, "MAX_OPEN_BYTES", 100_000)
+    monkeypatch.setattr(ask, "MAX_OPEN_BYTES", 80_000)
     for number in range(3):
         with pytest.raises(ApprovalRequired):
-            agent.write_file("t/a", "work/f", f"{number}\n" * 14_000)
+            agent.write_file("t/a", "work/f", f"{number}\n" * 9_900)
     with pytest.raises(TooManyApprovals):
         agent.write_file("t/a", "work/f", "one more\n")
     workspaces.write_file("t/a", "work/f", "the owner is not asked\n")

@@ -183,6 +183,22 @@ def test_a_grant_is_bound_to_everything_of_the_run(workspaces: Local, agent: Loc
     assert workspaces.wait(agent.run(desk, command).id, timeout_seconds=60).exit_code == 0
 
 
+def test_what_is_fed_to_a_command_is_said_to_be_unseen(workspaces: Local, agent: Local, desk: str) -> None:
+    told, tell = os.pipe()
+    try:
+        with pytest.raises(ApprovalRequired) as asked:
+            agent.run_kept(desk, ["sh"], stdin=told)
+    finally:
+        os.close(told)
+        os.close(tell)
+    found = workspaces.get_approval(str(asked.value.details["approval_id"]))
+    assert "stdin: true" in workspaces.preview(found.id)
+    assert not found.whole
+    with pytest.raises(ApprovalRequired) as without:
+        agent.run_kept(desk, ["sh"])
+    assert without.value.details["approval_id"] != found.id
+
+
 LOOK_ALIKE = (
     (["sh", "-c", "a b"], ["sh", "-c", "a", "b"]),
     (["echo", "a\nb"], ["echo", "a\\nb"]),

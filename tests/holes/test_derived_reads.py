@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
 import pytest
 
-from carrel.errors import ApprovalRequired, PolicyDenied
+from carrel.errors import ApprovalRequired, FileChanged, PolicyDenied
 from carrel.local import Local
 from people import Person
 
@@ -105,6 +106,27 @@ def test_the_preview_of_a_restore_is_for_the_owner_where_something_may_not_be_re
         agent.preview(approval)
     workspaces.change_policy(desk, {"rules": []})
     assert agent.preview(approval) == workspaces.preview(approval)
+
+
+@pytest.mark.parametrize("rules", [RULES, []], ids=["denied", "allowed"])
+def test_no_digest_of_a_denied_file_is_told(workspaces: Local, desk: str, rules: list[dict[str, Any]]) -> None:
+    """It would confirm a guess at a short content; with `allowed` as the twin, each of these tells it."""
+    digest = hashlib.sha256(b"hunter2\n").hexdigest()
+    workspaces.change_policy(desk, {"preset": "trusting", "rules": rules})
+    agent = workspaces.acting_as("bot", agent_of=desk)
+    told = [str(event) for event in agent.events()]
+    with pytest.raises(FileChanged) as changed:
+        agent.write_file(desk, "work/box/secret/key", "x", if_digest="0" * 64)
+    told.append(str(changed.value.details))
+    told.append(str(agent.write_file(desk, "work/box/secret/key", "new\n")))
+    workspaces.write_file(desk, "work/box/secret/key", "hunter2\n")
+    told.append(str(agent.delete_file(desk, "work/box/secret/key")))
+    told += [str(event) for event in agent.follow(after=0, timeout_seconds=0.01)]
+    told += [str(event) for event in workspaces.acting_as("planner", agent_of="").events()]
+    assert any(digest in text for text in told) == (not rules)
+    if rules:
+        assert any(event.hash and event.event_data.get("digest") for event in agent.events())  # of what it may read
+    assert any(digest in str(event) for event in workspaces.events())
 
 
 def test_a_read_that_is_asked_for_is_asked_for_by_a_move_too(workspaces: Local, desk: str) -> None:

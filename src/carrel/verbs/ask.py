@@ -43,6 +43,7 @@ DAY, HOUR = 86400.0, 3600.0
 MAX_OPEN = 1000  # questions of one workspace that wait for an answer, or whose grant nobody has used
 MAX_OPEN_BYTES = 64 << 20  # of their previews
 MAX_PER_HOUR = 2000  # questions that one workspace puts
+MAX_NAMED = 300  # letters of a path or command in an error
 
 
 def get(home: Home, approval_id: str) -> Approval:
@@ -182,15 +183,21 @@ def _follow(home: Home, approval: Approval, after: int, until: float) -> int:
 
 def _required(approval: Approval) -> ApprovalRequired:
     return ApprovalRequired(
-        f"somebody has to approve it first: {approval.operation} {printable(approval.path)}",
+        f"somebody has to approve it first: {_named(approval)}",
         hint=f"aw approvals show {approval.id}, then aw approve {approval.id}; after that try the same again",
         details={"approval_id": approval.id, "expires_at": approval.expires_at},
     )
 
 
+def _named(approval: Approval) -> str:
+    """What is asked, for a sentence: a command may be as long as a book, and stands whole in the preview."""
+    path = printable(approval.path)
+    return f"{approval.operation} {path[:MAX_NAMED]}{'…' if len(path) > MAX_NAMED else ''}"
+
+
 def _refusal(approval: Approval) -> Exception:
     details = {"approval_id": approval.id, "comment": approval.comment}
-    what = f"{approval.operation} {printable(approval.path)}"
+    what = _named(approval)
     said = f": {approval.comment}" if approval.comment else ""
     if approval.state == "denied":
         hint = "find another way, or ask the owner what would be right"

@@ -7,14 +7,17 @@ from itertools import islice
 from carrel.errors import InvalidUsage
 from carrel.model.names import check_part
 from carrel.verbs import show
+from carrel.verbs.permit import is_agent, judged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from carrel.home import Home
     from carrel.model.event import Event
     from carrel.store.log import Verification
+
+_DIGESTS = ("digest", "digest_before", "digest_after", "preview_digest")
 
 
 def events(
@@ -22,10 +25,9 @@ def events(
 ) -> Iterator[Event]:
     """The events after a position, in the order in which they happened."""
     _check(task, types)
-    own = home.caller.agent_of
-    if not own:
+    if not is_agent(home):
         return home.log.read(after=after, stream=task, types=types, limit=limit)
-    return islice(_of_workspace(own, home.log.read(after=after, stream=task, types=types)), limit)
+    return islice(_for_agent(home, home.log.read(after=after, stream=task, types=types)), limit)
 
 
 def follow(
@@ -40,13 +42,36 @@ def follow(
     """The events after a position, then each new one within milliseconds of its commit; none is missed or repeated."""
     _check(task, types)
     found = home.log.follow(after=after, stream=task, types=types, until=until, timeout_seconds=timeout_seconds)
+    return _for_agent(home, found) if is_agent(home) else found
+
+
+def _for_agent(home: Home, found: Iterator[Event]) -> Iterator[Event]:
+    """What an agent may know of: what happened to its own workspace, or as a planner to any; no digest of a file that
+    it may not read, which would confirm a guess at the content."""
     own = home.caller.agent_of
-    return _of_workspace(own, found) if own else found
+    for event in found:
+        if not own or event.event_data.get("workspace_id") == own:
+            yield event if _may_see_digests(home, event.event_data) else _without_digests(event)
 
 
-def _of_workspace(workspace_id: str, found: Iterator[Event]) -> Iterator[Event]:
-    """What an agent may know of: what happened to its own workspace."""
-    return (event for event in found if event.event_data.get("workspace_id") == workspace_id)
+def _may_see_digests(home: Home, data: Mapping[str, object]) -> bool:
+    if "path" not in data or not any(data.get(name) for name in _DIGESTS):
+        return True
+    workspace = show.by_uid(home, str(data["uid"]))
+    may = judged(home, lambda gate: gate.readable(workspace))
+    if may is None:
+        return True
+    public = show.public_mount(home, workspace)
+    to = str(data.get("to") or "")  # of a move; of other requests it is no path
+    paths = [str(data.get("place") or data["path"]), *([to] if to.startswith(f"{public}/") else [])]
+    places = [path.removeprefix(public).strip("/") for path in paths]
+    return "." not in places and all(map(may, places))
+
+
+def _without_digests(event: Event) -> Event:
+    """The event's own hash would confirm a guess as well."""
+    data = {name: "" if name in _DIGESTS else value for name, value in event.event_data.items()}
+    return event.replace(event_data=data, hash="")
 
 
 def history(home: Home, workspace_id: str) -> Iterator[Event]:

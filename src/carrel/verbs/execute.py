@@ -105,7 +105,8 @@ def _preview(wanted: dict[str, Any], files: dict[str, str]) -> Iterable[bytes]:
     for name, value in wanted.items():
         if name not in ("command", "network", "environment") and value not in (None, False, "", [], {}):
             shown = quoted([value]) if isinstance(value, str) else json.dumps(value)
-            yield f"{name.replace('_', ' ')}: {shown}\n".encode()
+            line = f"{name.replace('_', ' ')}: {shown}\n".encode()
+            yield Unseen(line) if name == "stdin" else line  # nobody knows what will be fed to it
     for path, digest in files.items():
         line = f"file: {quoted([path])} {digest}\n".encode()
         yield Unseen(line) if digest == UNBOUND else line

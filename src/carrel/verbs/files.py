@@ -168,9 +168,11 @@ def write_file(
         def act(gate: Gate) -> Written:
             exact = gate.keeps or if_digest is not None  # what was judged, or looked at, is what is done
             with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
+                tells = True
 
                 def ready(written: Written, held: Held) -> None:
-                    _check_digest(spot, if_digest, written.digest_before, held)
+                    nonlocal tells
+                    _check_digest(spot, gate, if_digest, written.digest_before, held)
                     verdict = gate.file(
                         spot,
                         "write" if written.size_before is None else "overwrite",
@@ -180,13 +182,14 @@ def write_file(
                         start=given.start,
                         content=lambda: _joined(held if append else None, given.first(PREVIEWED)),
                     )
+                    tells = verdict.tells
                     room.admit_file(written.size, is_new=written.size_before is None)
                     digests = {"digest": written.digest, "digest_before": written.digest_before}
                     record(FileWritten, verdict, size=written.size, **digests)
 
                 with room.limiting(limit, size=len(data) if isinstance(data, bytes) else None, append=append) as most:
                     if append:
-                        return files.append(
+                        done = files.append(
                             spot.root,
                             spot.path,
                             given.again(),
@@ -195,16 +198,18 @@ def write_file(
                             ready=ready,
                             exact=exact,
                         )
-                    return files.write(
-                        spot.root,
-                        spot.path,
-                        given.again(),
-                        parents=parents,
-                        create_only=create_only,
-                        max_bytes=most,
-                        ready=ready,
-                        exact=exact,
-                    )
+                    else:
+                        done = files.write(
+                            spot.root,
+                            spot.path,
+                            given.again(),
+                            parents=parents,
+                            create_only=create_only,
+                            max_bytes=most,
+                            ready=ready,
+                            exact=exact,
+                        )
+                return done if tells else done.replace(digest_before=None, **({"digest": ""} if append else {}))
 
         return judged(home, act, keep=keep)
 
@@ -225,16 +230,20 @@ def delete_file(
     def act(gate: Gate) -> Gone:
         exact = gate.keeps or if_digest is not None  # what was judged, or looked at, is what is done
         with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
+            tells = True
 
             def ready(gone: Gone, held: Held) -> None:
-                _check_digest(spot, if_digest, gone.digest, held)
+                nonlocal tells
+                _check_digest(spot, gate, if_digest, gone.digest, held)
                 verdict = gate.file(spot, "delete", held, size=gone.size)
+                tells = verdict.tells
                 room.admit_deletion()
                 record(FileDeleted, verdict, kind=gone.kind, size=gone.size, digest_before=gone.digest)
 
-            return files.delete(
+            done = files.delete(
                 spot.root, spot.path, recursive=recursive, limits=_limits(home), ready=ready, exact=exact
             )
+            return done if tells else done.replace(digest=None)
 
     return judged(home, act, keep=keep)
 
@@ -259,7 +268,7 @@ def move_file(
             there = _from_the_same(spot, path, to)
 
             def ready(gone: Gone, held: Held, target: Held) -> None:
-                _check_digest(spot, if_digest, gone.digest, held)
+                _check_digest(spot, gate, if_digest, gone.digest, held)
                 verdict = gate.file(spot, "move", held, size=gone.size, to=target)
                 room.admit_move(spot.root, spot.path)
                 fields = {"kind": gone.kind, "size": gone.size, "digest": gone.digest}
@@ -398,16 +407,17 @@ def _joined(old: Held | None, new: bytes | None) -> bytes | None:
     return None if before is None or new is None else before + new
 
 
-def _check_digest(spot: Spot, wanted: str | None, found: str | None, held: Held) -> None:
+def _check_digest(spot: Spot, gate: Gate, wanted: str | None, found: str | None, held: Held) -> None:
     """FileChanged unless the file is as wanted: by its digest, or by the mark of one that is too large for that."""
     if wanted is not None and wanted.startswith(MARK):
         there = held.stat()
         found = None if there is None else mark_of(there)
     if wanted is not None and wanted != found:
+        may = gate.readable(spot.workspace)
         raise FileChanged(
             f"{spot.root.shown(spot.path)} is not what it was when it was read",
             hint="read it again and decide anew",
-            details={"digest": found},
+            details={"digest": found} if may is None or may(spot.place(held)) else {},
         )
 
 

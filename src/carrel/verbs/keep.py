@@ -55,7 +55,7 @@ def run_kept(
     if spec.tty or spec.concurrent:
         raise Invalid("a box has no terminal, and shares its workspace with nobody", hint="run without --keep")
     workspace = show.get(home, workspace_id)
-    spec = running.checked(home, spec, workspace.config)
+    spec = running.checked(home, spec.replace(stdin=stdin is not None), workspace.config)
     if spec.sandbox == "none":
         # the box kills all that it can reach between two commands, which without a wall is everything
         raise Invalid("a box cannot be kept without a sandbox", hint="leave out --sandbox none, or --keep")

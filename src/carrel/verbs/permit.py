@@ -98,9 +98,12 @@ def hand_down(home: Home, agent_of: str | None) -> str | None:
 class Verdict:
     """That it may be done: facts to be written down together with it, and what a change of files says of itself."""
 
-    def __init__(self, facts: Sequence[Value] = (), change: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, facts: Sequence[Value] = (), change: dict[str, Any] | None = None, *, tells: bool = True
+    ) -> None:
         self.facts = tuple(facts)
         self.change = change or {}
+        self.tells = tells  # whether whoever does it may learn the digest of what was there
 
 
 _FREE = Verdict()
@@ -296,7 +299,8 @@ class Judge(Gate):
                 return shown
 
             facts = self._granted(workspace, request, decision, preview)
-        return Verdict(facts, self._kept(spot, operation, held, to))
+        tells = self._decide(policy, "read", place).outcome == "allow"
+        return Verdict(facts, self._kept(spot, operation, held, to), tells=tells)
 
     def _below(self, policy: Policy, operation: str, place: str, held: Held, decision: Decision) -> list[Decision]:
         """What the policy says to what is inside a directory, if that may be more than it says to the directory."""

@@ -153,6 +153,11 @@ class Door:
         if not self.is_json and not self.is_quiet and sys.stderr.isatty():
             print(printable(text), file=sys.stderr)
 
+    def warn(self, text: str) -> None:
+        """Say on stderr what was not done, also to a program; a JSON document says it itself."""
+        if not self.is_json:
+            print(f"aw: {text}", file=sys.stderr)
+
     def progress(self, text: str) -> None:
         """Show what is being done, on one line of a terminal that the next one replaces."""
         if not self.is_quiet and sys.stderr.isatty():

@@ -95,7 +95,7 @@ def _restore(door: Door, args: argparse.Namespace) -> None:
     if len(labelled) > 1:
         door.hint(f"{len(labelled)} snapshots are called {printable(words[0])!r}: the newest was taken, {labelled[-1]}")
     for path in done.kept:
-        door.hint(f"kept {printable(path)}: it is in no snapshot")
+        door.warn(f"{printable(path)} was left as it is: no snapshot holds it")
     door.hint(f"{done.written} written, {done.removed} removed; aw undo takes it back")
 
 

@@ -16,7 +16,7 @@ from carrel.snapshots.trees import compare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from carrel.model.change import Change
     from carrel.snapshots.trees import Delta, Tree
@@ -114,6 +114,10 @@ def find_pairs(
             hidden += 1
             continue
         deltas.append((path, delta))
+    # What could not be read was not deleted: all that is known is that it is there.
+    unread = {path for path, delta in deltas if any(each and each.unkept for each in (delta.old, delta.new))}
+    if unread:
+        deltas = [(path, delta) for path, delta in deltas if not is_below(path, unread)]
     parents = {path.rpartition("/")[0] for path, _ in deltas}
     pairs, removed, added = [], [], []
     for path, delta in deltas:
@@ -133,6 +137,15 @@ def find_pairs(
 
 def _inside(path: str, under: str) -> str:
     return path[len(under) + 1 :] if under else path
+
+
+def is_below(path: str, places: Container[str]) -> bool:
+    """Whether a path is below one of these places."""
+    while path:
+        path = path.rpartition("/")[0]
+        if path in places:
+            return True
+    return False
 
 
 def is_in_git(path: str) -> bool:

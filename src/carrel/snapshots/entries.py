@@ -101,6 +101,11 @@ class Entry:
         self.disk = disk
 
     @property
+    def unkept(self) -> bool:
+        """There is something here that no state holds: too large, too deep, too many, or not ours to read."""
+        return self.kind == LEFT_OUT and self.target in ("large", "unreadable", "deep", "many")
+
+    @property
     def opaque(self) -> bool:
         return bool(self.flags & _OPAQUE)
 

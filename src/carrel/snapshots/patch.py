@@ -32,6 +32,8 @@ def describe(old: Tree, new: Tree, pair: Pair, *, text: bool, binary: bool, cont
     pieces: list[bytes] = []
     found: list[Hunk] = []
     shown = list(_shown(old, new, pair)) if text else []
+    if text:
+        pieces += _note(pair)
     for each in shown:
         pieces += each.head(binary=binary)
         wanted = context == _CONTEXT and _has_hunks(pair)
@@ -61,6 +63,7 @@ def describe(old: Tree, new: Tree, pair: Pair, *, text: bool, binary: bool, cont
 
 def write(old: Tree, new: Tree, pair: Pair, *, binary: bool, context: int) -> Iterator[bytes]:
     """The patch of a change, piece by piece."""
+    yield from _note(pair)
     for each in _shown(old, new, pair):
         yield from each.head(binary=binary)
         for _, piece in each.hunks(context):
@@ -91,8 +94,18 @@ def _hunk(group: Group, piece: bytes) -> Hunk:
     )
 
 
+def _note(pair: Pair) -> Iterator[bytes]:
+    """A line, which programs that apply a patch skip, about something that a state has but does not hold."""
+    for entry, path in ((pair.old, pair.old_path), (pair.new, pair.new_path)):
+        if entry is not None and entry.unkept:
+            yield b"Not in this patch: %s (%s)\n" % (quote(path), entry.target.encode())
+            return
+
+
 def _shown(old: Tree, new: Tree, pair: Pair) -> Iterator[_Shown]:
     """What a patch has of a change. A change of kind is written as git writes it: one goes, another comes."""
+    if any(entry is not None and entry.unkept for entry in (pair.old, pair.new)):
+        return
     before, after = (
         entry if entry is not None and entry.kind in (FILE, LINK) else None for entry in (pair.old, pair.new)
     )

@@ -15,6 +15,7 @@ import stat
 
 from carrel.errors import CarrelError, PathOutsideWorkspace, from_os
 from carrel.model.value import Value
+from carrel.snapshots.diff import is_below
 from carrel.snapshots.entries import DIR, FILE, LEFT_OUT, LINK, Entry
 from carrel.snapshots.folders import OPEN_DIR
 from carrel.snapshots.hands import Hands
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 _TRIES = 4
 _MOVED = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EXDEV)
-_PRECIOUS = ("large", "unreadable", "deep", "many")  # left out, yet more than a name
 
 
 class Restored(Value):
@@ -141,12 +141,14 @@ class _Restore:
         self._parts: dict[str, Hands] = {}
         self._stirred: set[str] = set()  # directories whose time moved
         self._there: set[str] = set()  # directories that exist by now
-        self._blocked: set[str] = set()  # held by something that no snapshot has
+        self._unkept: set[str] = set()  # in no snapshot, so it stays as it is, with all that is below it
+        self._blocked: set[str] = set()  # that, and directories with something like it below
         self._twins: list[tuple[str, Entry | None, Entry]] = []  # names of a file that has others
 
     def run(self, deltas: list[Delta]) -> None:
         """Do it. Raises OSError."""
         try:
+            deltas = self._without_unkept(deltas)
             self._remove(deltas)
             self._make(deltas)
             self._settle(deltas)
@@ -189,6 +191,20 @@ class _Restore:
 
     # -- what --------------------------------------------------------------------------------------------------------
 
+    def _without_unkept(self, deltas: list[Delta]) -> list[Delta]:
+        """What can be done without losing something that no snapshot has."""
+        for delta in deltas:
+            if delta.old is not None and delta.old.unkept and (delta.new is None or delta.new.kind != LEFT_OUT):
+                self._unkept.add(delta.path)
+                self._counts.kept.add(delta.path)
+                above = delta.path
+                while above not in self._blocked:
+                    self._blocked.add(above)
+                    above = above.rpartition("/")[0] or above
+        if not self._unkept:
+            return deltas
+        return [delta for delta in deltas if delta.path not in self._unkept and not is_below(delta.path, self._unkept)]
+
     def _remove(self, deltas: Iterable[Delta]) -> None:
         """Take away what is not in the target, or is of another kind there."""
         gone = ""  # below this, everything is gone already
@@ -200,9 +216,8 @@ class _Restore:
                 continue
             if new is not None and old.kind != DIR and new.kind != DIR and old.kind != LEFT_OUT:
                 continue  # replaced by a rename
-            if self._must_stay(delta.path, old):
-                self._blocked.add(delta.path)
-                continue
+            if delta.path in self._blocked:
+                continue  # its other files are removed one by one, as they come
             hands, path = self._hands(delta.path)
             if not path:
                 continue  # `work` and `output` themselves stay
@@ -211,22 +226,6 @@ class _Restore:
             self._stir(delta.path)
             self._counts.removed += 1
             gone = delta.path + "/"
-
-    def _must_stay(self, path: str, old: Entry) -> bool:
-        """Whether removing it would lose something that no snapshot has."""
-        if old.kind == LEFT_OUT and old.target in _PRECIOUS:
-            self._counts.kept.add(path)
-            return True
-        if old.kind != DIR or not old.gaps:
-            return False
-        prefix = path + "/"
-        inside = [
-            where
-            for where, entry in self._now.gaps()
-            if where.startswith(prefix) and entry.kind == LEFT_OUT and entry.target in _PRECIOUS
-        ]
-        self._counts.kept.update(inside)
-        return bool(inside)  # its other files are removed one by one, as they come
 
     def _make(self, deltas: Iterable[Delta]) -> None:
         """Make directories and put files and links, the outer ones first."""

@@ -139,6 +139,8 @@ class DiskLayer:
             return None
         kind = status.st_mode & 0o170000
         mode, when = status.st_mode & MODE_BITS, status.st_mtime_ns
+        if kind in (stat.S_IFREG, stat.S_IFDIR) and not _may_read(status, fd, name):
+            return Entry(LEFT_OUT, kind >> 12, size=status.st_size, target="unreadable", disk=(where, name))
         if kind == stat.S_IFREG:
             sparse = status.st_blocks * 512 < status.st_size
             return Entry(FILE, mode, when, status.st_size, flags=flags(sparse=sparse), disk=(where, name))
@@ -160,6 +162,15 @@ class DiskLayer:
             return os.getxattr(f"/proc/self/fd/{fd}/{name}", self.prefix + "opaque", follow_symlinks=False) == b"y"
         except OSError:
             return False
+
+
+def _may_read(status: os.stat_result, fd: int, name: str) -> bool:
+    """Whether a file, or a directory and the names in it, can be read: an ordinary user may have closed it."""
+    wanted, bits = (os.R_OK | os.X_OK, 0o500) if stat.S_ISDIR(status.st_mode) else (os.R_OK, 0o400)
+    who = os.geteuid()
+    if who == 0 or (who == status.st_uid and status.st_mode & bits == bits):
+        return True
+    return os.access(name, wanted, dir_fd=fd, effective_ids=True)
 
 
 class DiskDir:

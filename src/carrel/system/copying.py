@@ -75,13 +75,13 @@ def copy_tree(
 
 def copy_cheaply(
     source: int, target: str, owner: tuple[int, int] | None = None, *, max_bytes: int | None = None
-) -> None:
+) -> Copied:
     """Copy an agent's directory to a path where nothing is, sharing its blocks if the file system can."""
     try:
-        copy_tree(source, target, how=REFLINK, owner=owner, max_bytes=max_bytes, one_file_system=True)
+        return copy_tree(source, target, how=REFLINK, owner=owner, max_bytes=max_bytes, one_file_system=True)
     except ReflinkError:
         remove_tree(target)
-        copy_tree(source, target, owner=owner, max_bytes=max_bytes, one_file_system=True)
+        return copy_tree(source, target, owner=owner, max_bytes=max_bytes, one_file_system=True)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from stat import S_ISLNK, S_ISREG
 
 from carrel.errors import Conflict, Invalid, WorkspaceExists
 from carrel.model.config import parse_config
@@ -34,7 +35,7 @@ from carrel.verbs.state import base_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from carrel.home import Home
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from carrel.model.policy import Policy
     from carrel.model.source import Filled, Place
     from carrel.model.workspace import Workspace
+
+
+_NOTED = 20  # paths that a fork could not take over
 
 
 def fork(
@@ -86,7 +90,7 @@ def fork(
         parent = show.get(home, parent.id)  # others may have forked, changed or destroyed it since we looked
         _check_parent(home, parent, snapshot)
         home.record(task, WorkspaceCreating(**stated), durable=False)
-        return _build(home, task, stated, parent, snapshot, checked, progress)
+        return _build(home, task, stated, parent, snapshot, checked, config or {}, progress)
 
 
 def _policy(home: Home, parent: Workspace, config: dict[str, Any]) -> Policy:
@@ -133,6 +137,7 @@ def _build(
     parent: Workspace,
     snapshot: str | None,
     config: Config,
+    own: Mapping[str, Any],
     progress: Callable[[str], None],
 ) -> Workspace:
     place = place_of(home, stated["uid"], home.staging_path(stated["uid"]))
@@ -143,6 +148,7 @@ def _build(
         filled = _fill(home, parent, inside, config, progress)
         filled = filled.replace(notes=[*filled.notes, *notes])
         digest = write_metadata(inside.root, stated, config)
+        filled = filled.replace(notes=[*filled.notes, *_copy_notes(parent.path, inside.root, own)])
         rename_into_place(place.root, final.root)
         attach(filled, final)
         base = parent.base or base_of(home, filled, final, stated["uid"])
@@ -179,25 +185,64 @@ def _fill(home: Home, parent: Workspace, place: Place, config: Config, progress:
         # A crash before this loses nothing: what the parent is made of stands in its stack.
         fact = WorkspaceRelayered(**parent.names(), filled=parent_filled.as_dict())
         home.record(parent.task_id, fact)
-    _copy_output(parent, place, config)
+    missing = _copy_output(parent, place, config)
     os.mkdir(f"{place.root}/tmp", 0o755)
     if place.owner:
         for path in (place.root, f"{place.root}/tmp"):
             os.chown(path, *place.owner)
     notes = [*(f"taken while {run_id} was at work" for run_id in active), *made.notes]
+    notes += [f"output/{path} is not in the fork: it could not be read, or is no file" for path in missing[:_NOTED]]
+    if len(missing) > _NOTED:
+        notes.append(f"{len(missing) - _NOTED} more paths of output/ are not in the fork")
     return made.replace(origin={**made.origin, "parent": parent.uid}, notes=notes)
 
 
-def _copy_output(parent: Workspace, place: Place, config: Config) -> None:
-    """Copy what the parent has in `output`, which is no layer because it is small, up to the fork's own limit."""
+def _copy_output(parent: Workspace, place: Place, config: Config) -> list[str]:
+    """Copy what the parent has in `output`, which is no layer because it is small, up to the fork's own limit.
+
+    Returns the paths that could not be copied."""
     from carrel.system.copying import copy_cheaply
 
     limit = config.max_size_mb << 20 if config.max_size_mb is not None else None
     output = open_part(parent.path, "output")
     try:
-        copy_cheaply(output, f"{place.root}/output", place.owner, max_bytes=limit)
+        return sorted(copy_cheaply(output, f"{place.root}/output", place.owner, max_bytes=limit).skipped)
     finally:
         os.close(output)
+
+
+def _copy_notes(parent: str, root: str, own: Mapping[str, Any]) -> list[str]:
+    """Give the fork the parent's CLAUDE.md and AGENTS.md as they are now, unless it was made with others."""
+    missing = []
+    for name, key in (("CLAUDE.md", "claude_md"), ("AGENTS.md", "agents_md")):
+        if own.get(key) is not None:
+            continue
+        if os.path.lexists(f"{root}/{name}"):
+            os.unlink(f"{root}/{name}")
+        try:
+            _copy_note(f"{parent}/{name}", f"{root}/{name}")
+        except FileNotFoundError:
+            continue
+        except PermissionError:
+            missing.append(f"{name} is not in the fork: it could not be read")
+    return missing
+
+
+def _copy_note(source: str, target: str) -> None:
+    there = os.lstat(source)
+    if S_ISLNK(there.st_mode):
+        os.symlink(os.readlink(source), target)
+    elif S_ISREG(there.st_mode):
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(source, flags), "rb") as file, open(target, "xb") as copy:
+            while piece := file.read(1 << 20):
+                copy.write(piece)
+        os.chmod(target, there.st_mode & 0o777)
+    else:
+        return  # the agent put something else there, which no snapshot has either
+    if os.geteuid() == 0:
+        os.lchown(target, there.st_uid, there.st_gid)
+    os.utime(target, ns=(there.st_atime_ns, there.st_mtime_ns), follow_symlinks=False)
 
 
 def _go_back(home: Home, parent: Workspace, child: Workspace, snapshot: str) -> None:

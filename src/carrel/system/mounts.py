@@ -4,9 +4,10 @@ There is no `mount` program here, no text to quote and no path that could be cha
 are opened, and the kernel is given descriptors. A new mount is *detached* at first, a descriptor that nobody else can
 see, and becomes visible by one `move_mount` onto an open directory. A process that dies in between leaves nothing.
 
-The new interface takes layers as descriptors since Linux 6.13, and detached ones since 6.15. On an older kernel the
-same is done by `mount(2)` in a private directory, with lower layers parked beside it while the overlay is made (it
-keeps clones of its own); idmapped layers below an overlay need 5.19.
+The new interface takes detached mounts as layers since Linux 6.15. Of such a layer mountinfo shows the path within
+that mount, `/` or `/upper.0`, and so no path of the host to an agent that reads its own mountinfo. On an older kernel
+the same is done by `mount(2)` in a private directory, with lower layers parked beside it while the overlay is made (it
+keeps clones of its own), and mountinfo shows `/proc/self/fd/N`; idmapped layers below an overlay need 5.19.
 
 Importing this module loads ctypes: it is imported where a mount is made, not at the top of a module.
 """
@@ -16,12 +17,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from contextlib import ExitStack, contextmanager
 
 from carrel.system.libc import libc, syscall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 # In the unified table, so the same everywhere.
 _OPEN_TREE = 428
@@ -79,11 +81,17 @@ class Lower:
         self.path = path
         self.userns = userns
 
-    def open(self) -> int:
-        """A descriptor of the layer; a detached mount of its own where owners are mapped."""
-        if self.userns is None:
-            return os.open(self.path, _DIRECTORY)
-        return idmapped(self.path, self.userns)
+    def open(self, *, detached: bool) -> int:
+        """A descriptor of the layer; a detached mount of its own where owners are mapped, or if asked for."""
+        if self.userns is not None:
+            return idmapped(self.path, self.userns)
+        if detached:
+            try:
+                return _clone_tree(self.path)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # in a user namespace: something is mounted in the layer
+                    raise
+        return os.open(self.path, _DIRECTORY)
 
 
 def overlay(
@@ -97,28 +105,37 @@ def overlay(
 ) -> int:
     """A detached overlay mount, lowers from top to bottom, without set-uid programs and devices.
 
-    `scratch` is a private directory that old kernels need for a moment; `modern=False` takes their way for a test.
+    `upper` and `work` are in the same directory, one of ours. `scratch` is a private directory that old kernels need
+    for a moment; `modern=False` takes their way for a test.
     """
-    opened: list[int] = []
-    try:
-        for lower in lowers:
-            opened.append(lower.open())
-        top, aside = os.open(upper, _DIRECTORY), os.open(work, _DIRECTORY)
-        opened += [top, aside]
-        if modern:
-            try:
-                return _overlay_by_descriptors(opened[:-2], top, aside, options)
-            except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EBADF):
-                    raise
-                refused = error
-        else:
-            refused = OSError(errno.ENOSYS, "the old way was asked for")
+    refused = OSError(errno.ENOSYS, "the old way was asked for")
+    if modern:
+        try:
+            with _opened(lowers, upper, work, detached=True) as (below, top, aside):
+                return _overlay_by_descriptors(below, top, aside, options)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EBADF):
+                raise
+            refused = error
+    with _opened(lowers, upper, work, detached=False) as (below, top, aside):
         parked = [lower.userns is not None for lower in lowers]
-        return _overlay_by_path(opened[:-2], parked, top, aside, options, scratch, refused)
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
+        return _overlay_by_path(below, parked, top, aside, options, scratch, refused)
+
+
+@contextmanager
+def _opened(lowers: Sequence[Lower], upper: str, work: str, *, detached: bool) -> Iterator[tuple[list[int], int, int]]:
+    """The lower layers, the upper one and the kernel's own directory; these two on one mount, as the kernel wants."""
+    with ExitStack() as stack:
+
+        def held(descriptor: int) -> int:
+            stack.callback(os.close, descriptor)
+            return descriptor
+
+        below = [held(lower.open(detached=detached)) for lower in lowers]
+        folder = os.path.dirname(upper)
+        around = held(_clone_tree(folder) if detached else os.open(folder, _DIRECTORY))
+        inside = (held(os.open(os.path.basename(path), _DIRECTORY, dir_fd=around)) for path in (upper, work))
+        yield below, next(inside), next(inside)
 
 
 def _overlay_by_descriptors(lowers: Sequence[int], upper: int, work: int, options: Mapping[str, str | None]) -> int:

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import errno
+import fcntl
 import marshal
 import os
 import stat
@@ -141,6 +142,7 @@ class Walk:
         self._inodes: dict[tuple[int, int], str] = {}  # of files with several names: the first path
         self._same: set[str] = set()  # directories that list exactly what they did
         self._doubtful: set[str] = set()  # remembered directories that are to be entered
+        self._has_writer = False  # the file that was read last was open for writing
         self.changed: Directories = {}
         self.gone: set[str] = set()
 
@@ -424,6 +426,7 @@ class Walk:
     def _look(self, frame: _Frame, known: dict[str, bytes], name: str, old: bytes) -> Sight:
         """Read one name, and give the sight by which it may be known again."""
         now = time.time_ns()
+        self._has_writer = False
         try:
             entry, status = self._read(frame.fd, name, os.stat(name, dir_fd=frame.fd, follow_symlinks=False))
             if status.st_nlink > 1 and entry.kind == FILE:
@@ -444,7 +447,7 @@ class Walk:
             frame.size += entry.size
         frame.gaps |= flags(torn=entry.torn, gaps=entry.kind == LEFT_OUT)
         settled = is_settled(status.st_ctime_ns, now)
-        if self._live or entry.kind == LEFT_OUT or entry.torn or not settled:
+        if self._live or self._has_writer or entry.kind == LEFT_OUT or entry.torn or not settled:
             return never(name)
         return (name, status.st_ino, status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_mode)
 
@@ -497,6 +500,7 @@ class Walk:
             held = before.st_blocks * 512
             if min(held, before.st_size) > self._limits.max_file_bytes:
                 return Entry(LEFT_OUT, stat.S_IFREG >> 12, size=before.st_size, target="large"), before
+            self._has_writer |= _is_open_for_writing(fd)
             for _ in range(_TRIES):
                 digest, size = self._read_content(fd, before.st_size)
                 after = os.fstat(fd)
@@ -546,6 +550,23 @@ class Walk:
                 pieces.append((number, self._sink.put(data)))
             at += CHUNK
         return self._sink.put(encode_pieces(size, pieces))
+
+
+def _is_open_for_writing(fd: int) -> bool:
+    """Whether anybody has the file open for writing, or mapped: a second write to a mapped page moves no ctime.
+
+    The kernel refuses a read lease on such a file. Ours lasts for an instant; whoever opens the file in it waits, and
+    the signal that would tell us is one that nobody minds.
+    """
+    from signal import SIGURG
+
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        return error.errno == errno.EAGAIN  # else the file is another user's, or the file system has no leases
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
 
 
 def read_at(fd: int, wanted: int, at: int) -> bytes:

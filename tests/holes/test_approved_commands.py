@@ -43,7 +43,7 @@ import carrel
 from carrel.errors import ApprovalRequired, CarrelError
 
 owner = carrel.open({home!r})
-desk = owner.create(id="t/a", config={{"policy": "careful"}})
+desk = owner.create({source!r}, id="t/a", config={{"policy": "careful"}})
 owner.write_file(desk.id, "work/s.sh", "echo seen")
 owner.write_file(desk.id, "work/sub/t.sh", "sh s.sh", parents=True)
 owner.run_kept(desk.id, ["ln", "-s", ".", "here"])
@@ -72,11 +72,20 @@ print(json.dumps(said))
 """
 
 
-def test_the_bytes_that_were_approved_are_run_however_they_are_spelled(person: Person) -> None:
+@pytest.mark.parametrize("kind", ["empty", "overlay", "folder"])
+def test_the_bytes_that_were_approved_are_run_however_they_are_spelled(person: Person, kind: str) -> None:
     """The owner's own run is the twin: each of these spellings leads to the script."""
-    said = json.loads(person.python(SCRIPT.format(home=str(person.home), spellings={**SPELLINGS, **REFUSED})))
+    origin = person.folder("origin", {"a": "a"})
+    (origin / "here").symlink_to(".")
+    (origin / "there").symlink_to(f"{INSIDE}/sub/..")
+    # A folder that is used in place is at its own path inside, which is also what `..` goes up from.
+    own = {"own path": ["sh", f"{origin}/s.sh"], "up and down again": ["sh", "../origin/s.sh"]}
+    spellings = {**SPELLINGS, **(own if kind == "folder" else {})}
+    source = kind if kind == "empty" else f"{kind}:{origin}"
+    words = {"home": str(person.home), "source": source, "spellings": {**spellings, **REFUSED}}
+    said = json.loads(person.python(SCRIPT.format(**words)))
     assert said == {
-        **{key: ["seen\n", "asked again"] for key in SPELLINGS},
+        **{key: ["seen\n", "asked again"] for key in spellings},
         **{key: ["seen\n", "invalid"] for key in REFUSED},
     }
 
@@ -181,6 +190,29 @@ def test_a_grant_is_bound_to_everything_of_the_run(workspaces: Local, agent: Loc
         agent.run_kept(desk, command)
     assert kept.value.details["approval_id"] != first
     assert workspaces.wait(agent.run(desk, command).id, timeout_seconds=60).exit_code == 0
+
+
+def test_what_others_may_change_is_said_to_be_unbound(workspaces: Local) -> None:
+    shares = {"shares": [{"name": "board"}], "policy": "careful"}
+    for name in ("a", "b"):
+        workspaces.create(id=f"s/{name}", config=shares)
+    agent = workspaces.acting_as("bot", agent_of="s/a")
+    os.symlink("/mnt/shares/board", f"{workspaces.get('s/a').path}/work/board")
+    for name in ("/mnt/shares/board/s.sh", "board/s.sh"):
+        found = workspaces.get_approval(asked_for(agent, "s/a", ["sh", name]))
+        assert "file: /mnt/shares/board/s.sh not bound" in workspaces.preview(found.id)
+        assert not found.whole
+    assert workspaces.get_approval(asked_for(agent, "s/a", ["sh", "/usr/bin/true", "."])).whole
+
+
+def test_a_directory_that_is_too_large_is_said_to_be_unbound(workspaces: Local, agent: Local, desk: str) -> None:
+    large = f"{workspaces.get(desk).path}/work/large"
+    os.mkdir(large)
+    for number in range(10_001):
+        os.close(os.open(f"{large}/{number}", os.O_CREAT | os.O_CLOEXEC))
+    found = workspaces.get_approval(asked_for(agent, desk, ["ls", "large"]))
+    assert f"file: {INSIDE}/large not bound" in workspaces.preview(found.id)
+    assert not found.whole
 
 
 def test_what_is_fed_to_a_command_is_said_to_be_unseen(workspaces: Local, agent: Local, desk: str) -> None:

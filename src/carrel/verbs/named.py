@@ -19,6 +19,8 @@ from carrel.system.entry import Held
 from carrel.system.walk import Limits
 from carrel.verbs import show
 from carrel.verbs.files import locate
+from carrel.verbs.reach import reach_of
+from carrel.verbs.shares import SHARES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 MAX_NAMES = 10_000  # possible names in one command: each costs a look at the disk
 MAX_ENTRIES = 10_000  # of a directory that is named: reading more takes too long
-UNBOUND = "not bound"  # in place of a fingerprint
+UNBOUND = "not bound"  # in place of a fingerprint, for a large directory and for what others may change
 _MAX_LINKS = 40  # what the kernel follows
 _BETWEEN = re.compile(r"[\s;&|<>()'\"`=,:{}]+")  # what stands between names in a script
 
@@ -49,13 +51,12 @@ def named_files(home: Home, workspace: Workspace, spec: RunSpec) -> dict[str, st
         )
     found = {}
     with locate(home, workspace.id) as top, locate(home, workspace.id, "work") as work:
-        view = _View(show.public_mount(home, workspace), top, work)
+        view = _View(show.public_mount(home, workspace), top, work, _written_by_others(home, workspace, spec))
         for name, may_be_folder in names.items():
-            place = view.follow(name)
-            if place and place != ["work"]:
-                fingerprint = view.fingerprint(place, may_be_folder=may_be_folder)
-                if fingerprint:
-                    found[view.shown(place)] = fingerprint
+            path = view.follow(name)
+            fingerprint = view.fingerprint(path, may_be_folder=may_be_folder) if path else ""
+            if path and fingerprint:
+                found["/".join(["", *path])] = fingerprint
     return dict(sorted(found.items()))
 
 
@@ -89,29 +90,38 @@ def _in_scripts(spec: RunSpec) -> Iterable[str]:
         yield from _BETWEEN.split(text)
 
 
+def _written_by_others(home: Home, workspace: Workspace, spec: RunSpec) -> Iterable[str]:
+    """Where a run can see files beside the workspace that change without it: shared areas, directories of the host."""
+    for _, target, is_writable in reach_of(home, workspace, confined=True).mounts:
+        if is_writable or target.startswith(f"{SHARES}/"):  # what is shared for reading, others write
+            yield target
+    for text in spec.read_write:
+        yield text.partition(":")[2] or text
+
+
 class _View:
     """The workspace as a process inside sees it."""
 
-    def __init__(self, public: str, top: Spot, work: Spot) -> None:
-        self._public = [step for step in public.split("/") if step]
-        self._top = top
-        self._work = work
-
-    def shown(self, place: list[str]) -> str:
-        """The path inside of something at a place."""
-        return "/".join(["", *self._public, *place])
+    def __init__(self, public: str, top: Spot, work: Spot, others: Iterable[str]) -> None:
+        self._others = [_steps(path) for path in others]
+        self._mounts = [(_steps(public), top)]  # the first that a path is below is the one that it is in
+        self._start = [*_steps(public), "work"]
+        if work.path == ".":  # not a directory of the workspace
+            mode, target = self._look(self._start)
+            if S_ISLNK(mode):  # a folder of the host, mounted at its own path
+                self._start = _steps(target)
+            self._mounts.insert(0, (self._start, work))
 
     def follow(self, name: str) -> list[str] | None:
-        """Where in the workspace a path leads, for a process that starts in `work/`; None if to nothing there."""
-        here = [] if name.startswith("/") else [*self._public, "work"]
+        """Where a path leads for a process that starts in `work/`; None unless to something in the workspace."""
+        here = [] if name.startswith("/") else self._start
         steps = name.split("/")[::-1]
         links = 0
         while steps:
             step = steps.pop()
             if step in ("", "."):
                 continue
-            known = here[: len(self._public)] == self._public[: len(here)]
-            if step == ".." and known:
+            if step == ".." and self._is_known(here):
                 here = here[:-1]
                 continue
             here = [*here, step]
@@ -121,20 +131,23 @@ class _View:
                     f"an approval cannot be bound to the file that {quoted([name[:200]])} leads to",
                     hint="name it by its path in the workspace, without /proc and without '..' outside of it",
                 )
-            if not known or len(here) <= len(self._public):
+            if self._find(here) is None:
                 continue
-            mode, target = self._look(here[len(self._public) :])
+            mode, target = self._look(here)
             if S_ISLNK(mode):
                 links += 1
                 here = [] if target.startswith("/") else here[:-1]
                 steps += target.split("/")[::-1]
             if not mode or links > _MAX_LINKS or (steps and not S_ISDIR(mode) and not S_ISLNK(mode)):
                 return None
-        return here[len(self._public) :] if here[: len(self._public)] == self._public else None
+        is_ours = self._find(here) is not None and here != self._start
+        return here if is_ours or self._is_others(here) else None
 
-    def fingerprint(self, place: list[str], *, may_be_folder: bool) -> str:
-        """What tells whether the file, or the directory, at a place is the same; "" if that does not matter."""
-        with self._held(place) as held:
+    def fingerprint(self, path: list[str], *, may_be_folder: bool) -> str:
+        """What tells whether the file, or the directory, at a path is the same; "" if that does not matter."""
+        if self._find(path) is None:
+            return UNBOUND
+        with self._held(path) as held:
             found = held.stat() if held is not None else None
             if held is None or found is None or (S_ISDIR(found.st_mode) and not may_be_folder):
                 return ""
@@ -143,22 +156,38 @@ class _View:
             except LimitExceeded:
                 return UNBOUND
 
-    def _look(self, place: list[str]) -> tuple[int, str]:
-        """The mode of what is at a place, 0 if nothing is, and where it leads if it is a link."""
-        with self._held(place) as held:
+    def _is_known(self, path: list[str]) -> bool:
+        """Whether a directory is on the way to the workspace or in it, and so no link of the system."""
+        return any(path[: len(mount)] == mount[: len(path)] for mount, _ in self._mounts)
+
+    def _is_others(self, path: list[str]) -> bool:
+        is_ours = any(path[: len(mount)] == mount for mount, _ in self._mounts)
+        return not is_ours and any(path[: len(each)] == each for each in self._others)
+
+    def _find(self, path: list[str]) -> tuple[Spot, list[str]] | None:
+        """The open directory that a path is below, and the rest of the path; None if it is not in the workspace."""
+        for mount, spot in self._mounts:
+            if path[: len(mount)] == mount:
+                return (spot, path[len(mount) :]) if len(path) > len(mount) else None
+        return None
+
+    def _look(self, path: list[str]) -> tuple[int, str]:
+        """The mode of what is at a path, 0 if nothing is, and where it leads if it is a link."""
+        with self._held(path) as held:
             found = held.stat() if held is not None else None
             if held is None or found is None:
                 return 0, ""
             return found.st_mode, held.target() if S_ISLNK(found.st_mode) else ""
 
     @contextmanager
-    def _held(self, place: list[str]) -> Iterator[Held | None]:
-        """The entry at a place whose links are resolved; None if it cannot be looked at, from inside as little."""
-        spot, path = self._top, place
-        if place[0] == "work" and len(place) > 1 and self._work.path == ".":  # it is not a directory of the workspace
-            spot, path = self._work, place[1:]
+    def _held(self, path: list[str]) -> Iterator[Held | None]:
+        """The entry at a path whose links are resolved; None if it cannot be looked at, from inside as little."""
+        found = self._find(path)
         try:
-            folder, name = spot.root.open_parent(spot.root.check("/".join(path)))
+            if found is None:
+                raise FileNotFoundError
+            spot, rest = found
+            folder, name = spot.root.open_parent(spot.root.check("/".join(rest)))
         except (CarrelError, OSError):
             yield None
             return
@@ -166,3 +195,7 @@ class _View:
             yield Held(spot.root, folder, name)
         finally:
             os.close(folder)
+
+
+def _steps(path: str) -> list[str]:
+    return [step for step in path.split("/") if step]

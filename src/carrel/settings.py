@@ -54,7 +54,7 @@ class Workspaces(Value):
     """How large workspaces may grow, and how long they stay."""
 
     default_max_size_mb: int | None = 1000  # what a workspace adds to what it began with
-    default_max_files: int | None = None  # the same, counted in files and directories
+    default_max_files: int | None = 250_000  # the same, counted in files and directories
     default_max_file_mb: int | None = None  # of each file
     max_task_size_gb: float | None = None  # of all workspaces of a task together
     max_total_size_gb: float | None = None  # of all workspaces; from nine tenths on, a sweep takes the longest unused
@@ -89,6 +89,7 @@ class Sandbox(Value):
     timeout_seconds: float | None = None
     memory_mb: int | None = 4096
     processes: int | None = 1024
+    open_files: int | None = 8192  # of each process
     file_mb: int | None = 4096  # of each file
     output_mb: int | None = 64  # kept of a run's output; the rest is counted
     keep_seconds: float = 600  # how long a box of `run --keep` waits for its next command

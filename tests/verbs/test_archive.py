@@ -223,7 +223,11 @@ def test_what_is_in_the_archive_gives_no_rights(workspaces: Local, elsewhere: Lo
     }
     workspaces.create(id="fix/a", config=given)
     done = workspaces.archive("fix/a")
-    assert elsewhere.create(f"archive:{done.path}", id="fix/a").config == {"max_size_mb": 1000, "prompt": "mend it"}
+    assert elsewhere.create(f"archive:{done.path}", id="fix/a").config == {
+        "max_size_mb": 1000,
+        "max_files": 250_000,
+        "prompt": "mend it",
+    }
     changed = elsewhere.create(f"archive:{done.path}", id="fix/b", config={"prompt": "again", "max_size_mb": 7})
     assert changed.config == {"max_size_mb": 7, "prompt": "again"}
 

@@ -70,7 +70,7 @@ def test_intent_and_fact_are_in_the_log(workspaces: Local) -> None:
         assert event.event_data["workspace_id"] == "t1/a1"
         assert event.event_data["uid"] == desk.uid
         assert event.event_data["workspace_path"] == desk.path
-        assert event.event_data["config"] == {"prompt": "go", "max_size_mb": 1000}
+        assert event.event_data["config"] == {"prompt": "go", "max_size_mb": 1000, "max_files": 250_000}
 
 
 def test_task_and_agent_may_be_given_apart_or_not_at_all(workspaces: Local) -> None:

@@ -51,7 +51,7 @@ def test_the_last_byte_fits_and_the_next_does_not(workspaces: Local, desk: Works
 
 
 def test_without_a_limit_the_same_write_passes(workspaces: Local, settings: Settings, tmp_path: Path) -> None:
-    limits = settings.workspaces.replace(default_max_size_mb=None)
+    limits = settings.workspaces.replace(default_max_size_mb=None, default_max_files=None)
     with carrel.open(tmp_path / "other", settings=settings.replace(workspaces=limits)) as free:
         free.create(id="t/a")
         free.write_file("t/a", "work/large", bytes(3 * MIB))

@@ -193,7 +193,7 @@ def test_growth_is_refused_and_the_run_deletes_and_goes_on(disk: Disk, workspace
 
 @pytest.mark.parametrize("how", ["one file", "many processes"])
 def test_without_the_limit_the_same_greed_is_satisfied(disk: Disk, workspaces: Local, how: str) -> None:
-    limits = workspaces._home.settings.workspaces.replace(default_max_size_mb=None)
+    limits = workspaces._home.settings.workspaces.replace(default_max_size_mb=None, default_max_files=None)
     free = workspaces._home.settings.replace(workspaces=limits)
     with carrel.open(workspaces._home.path, settings=free) as unlimited:
         unlimited.create(id="t/a")
@@ -241,7 +241,7 @@ def test_space_cannot_be_reserved_without_being_written(disk: Disk, workspaces: 
     assert fell < 10 * MIB
     ended, said = run(workspaces, "t/a", "os.posix_fallocate(os.open('f', os.O_CREAT | os.O_RDWR), 0, 1 << 20)")
     assert ended.exit_code == 0  # the C library writes zeros instead
-    limits = workspaces._home.settings.workspaces.replace(default_max_size_mb=None)
+    limits = workspaces._home.settings.workspaces.replace(default_max_size_mb=None, default_max_files=None)
     with carrel.open(workspaces._home.path, settings=workspaces._home.settings.replace(workspaces=limits)) as unlimited:
         unlimited.create(id="t/b")
         _, said, fell = fall(disk, unlimited, "t/b", FALLOCATE)
@@ -295,7 +295,7 @@ print(resource.getrlimit(resource.RLIMIT_FSIZE)[0], resource.setrlimit(resource.
     workspaces.create(id="t/a", config={"max_size_mb": 50})
     _, said = run(workspaces, "t/a", lift)
     assert said == f"-1 1\n-1 1\n{50 * MIB} None\n"
-    limits = workspaces._home.settings.workspaces.replace(default_max_size_mb=None)
+    limits = workspaces._home.settings.workspaces.replace(default_max_size_mb=None, default_max_files=None)
     with carrel.open(workspaces._home.path, settings=workspaces._home.settings.replace(workspaces=limits)) as unlimited:
         unlimited.create(id="t/b")
         assert run(unlimited, "t/b", lift.replace("1 << 40", "1 << 20"))[1].startswith("0 ")

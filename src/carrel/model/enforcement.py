@@ -15,6 +15,7 @@ class Limits(Value):
     grace_seconds: float = 5.0  # between SIGTERM and SIGKILL
     memory_bytes: int | None = None  # of all its processes, files in /tmp and /dev/shm included
     processes: int | None = None  # threads count
+    open_files: int | None = None  # of each process
     cpus: float | None = None
     file_bytes: int | None = None  # of each file
     disk_bytes: int | None = None  # how far the free space of the workspace's disk may fall while it runs

@@ -398,6 +398,17 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def has_open_files(pids: Iterable[int], most: int) -> bool:
+    """Whether these processes have more than so many descriptors; those shared by several count for each."""
+    count = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            count += len(os.listdir(f"/proc/{pid}/fd"))
+        if count > most:
+            return True
+    return False
+
+
 def send(pids: Iterable[int], signal: int) -> None:
     """Signal each; those that are gone or not ours are passed over, because the set changes while we walk it."""
     for pid in pids:

@@ -73,7 +73,8 @@ def _format(image: str, size: int, files: int | None) -> None:
     if program is None:
         raise FileNotFoundError(errno.ENOENT, "mkfs.ext4 is not installed")
     is_small = size < _SMALL
-    number = ["-N", str(files + _OUR_FILES)] if files is not None else ["-i", str(_BYTES_PER_FILE)]
+    most = size // _BYTES_PER_FILE + _OUR_FILES  # what more would take is room for content
+    number = ["-N", str(min(files + _OUR_FILES, most))] if files is not None else ["-i", str(_BYTES_PER_FILE)]
     options = ["-q", "-F", "-m", "0", "-b", "1024" if is_small else "4096", "-I", "256", *number]
     options += ["-J", "size=1" if is_small else "size=4", "-O", "^resize_inode", "-E", "nodiscard,lazy_itable_init=1"]
     try:
@@ -163,8 +164,9 @@ class Gauge:
         """What is to be told since the last look, each with the bytes and files now: warned, exceeded, freed."""
         found = os.statvfs(self._space)
         used, room = found.f_blocks - found.f_bfree, found.f_bavail
-        files = max(0, self._files - found.f_ffree) if self._files is not None else 0
-        share = max(used / max(1, used + room), files / max(1, self._files or 1))
+        most_files = min(self._files, found.f_files) if self._files is not None else 0
+        files = max(0, most_files - found.f_ffree)
+        share = max(used / max(1, used + room), files / max(1, most_files))
         left = room * found.f_frsize
         is_full = share >= FULL_SHARE or left < _NOT_USED or not found.f_ffree
         has_room = share < LIFT_SHARE and left >= 2 * _NOT_USED

@@ -43,9 +43,11 @@ NOT_STARTED_CODE = 125
 _BUFFER = 1 << 18  # more falls out of the processor's cache and is slower
 _STDIN_PENDING = 1 << 18
 _CLIENT_PENDING = 8 << 20
-_DISK_INTERVAL = 0.2
+_CHECK_INTERVAL = 0.2
 _LOOK_INTERVAL = 0.05
 _LINGER = 10.0
+_FILE_TABLE = "/proc/sys/fs/file-nr"  # how many files the whole machine has open, and may
+_OPEN_FILES_SHARE = 16  # when half of them are, a run may have this part of all
 
 
 class Order(Value):
@@ -127,6 +129,8 @@ def resource_limits(limits: Limits, group: cgroups.Group) -> list[tuple[int, int
         found.append((resource.RLIMIT_FSIZE, largest_file(limits) or 0))
     if limits.processes is not None:
         found.append((resource.RLIMIT_NPROC, limits.processes))
+    if limits.open_files is not None:
+        found.append((resource.RLIMIT_NOFILE, limits.open_files))
     if limits.memory_bytes is not None and "memory" not in group.directories:
         found.append((resource.RLIMIT_DATA, limits.memory_bytes))
     return found
@@ -158,8 +162,9 @@ def held_limits(limits: Limits, group: cgroups.Group, sandbox: str) -> dict[str,
         held[limit] = by_group + weaker
     if limits.wall_seconds is not None:
         held["wall_seconds"] = ("supervisor",)
-    if limits.file_bytes is not None:
-        held["file_bytes"] = ("rlimit",)
+    for limit in ("file_bytes", "open_files"):
+        if getattr(limits, limit) is not None:
+            held[limit] = ("rlimit",)
     for limit in ("disk_bytes", "disk_free_bytes", "output_bytes"):
         if getattr(limits, limit) is not None:
             held[limit] = ("supervisor",)
@@ -335,8 +340,8 @@ class _Supervision:
             self._begin_time()
         self.next_beat = time.monotonic() + self.order.heartbeat_seconds
         self.next_look = time.monotonic() + _LOOK_INTERVAL if self.order.held else None
-        watches_disk = self.limits.disk_bytes is not None or self.limits.disk_free_bytes is not None
-        self.next_disk_check = time.monotonic() + _DISK_INTERVAL if watches_disk and self.order.workspace else None
+        watched = (self.limits.disk_bytes, self.limits.disk_free_bytes, self.limits.open_files)
+        self.next_check = time.monotonic() + _CHECK_INTERVAL if any(each is not None for each in watched) else None
         if ready.told is not None:
             self._listen_to(ready.told)
         if ready.ear is not None:
@@ -493,7 +498,7 @@ class _Supervision:
 
     def _turn(self) -> None:
         now = time.monotonic()
-        times = [self.kill_at, self.next_beat, self.next_disk_check, self.next_look]
+        times = [self.kill_at, self.next_beat, self.next_check, self.next_look]
         times.append(self.deadline if not self.stopping else None)
         soonest = min(moment for moment in times if moment is not None)
         for descriptor, event in self.poll.poll(max(0, (soonest - now) * 1000 + 1)):
@@ -509,9 +514,12 @@ class _Supervision:
         if now >= self.next_beat:
             os.utime(self.lock)
             self.next_beat = now + self.order.heartbeat_seconds
-        if self.next_disk_check is not None and now >= self.next_disk_check:
-            self.next_disk_check = now + _DISK_INTERVAL
-            self._check_disk()
+        if self.next_check is not None and now >= self.next_check:
+            self.next_check = now + _CHECK_INTERVAL
+            if self.order.workspace:
+                self._check_disk()
+            if self.limits.open_files is not None:
+                self._check_open_files()
         if self.next_look is not None and now >= self.next_look:
             self.next_look = now + _LOOK_INTERVAL
             self._look_at_space()
@@ -543,6 +551,14 @@ class _Supervision:
             return 0
         found = os.statvfs(self.order.workspace)
         return found.f_bavail * found.f_frsize
+
+    def _check_open_files(self) -> None:
+        """Stop a run that takes too many of the machine's open files: when none are left nobody can open any."""
+        with open(_FILE_TABLE, "rb") as file:
+            used, _, most = map(int, file.read().split())
+        share = most // _OPEN_FILES_SHARE
+        if used > most // 2 and process.has_open_files([self.pid, *process.descendants(self.pid)], share):
+            self.stop(f"open files: it had more than {share}, and the machine has {most} for everybody", at_once=True)
 
     def _check_disk(self) -> None:
         free = self._free_space()

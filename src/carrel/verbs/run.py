@@ -413,7 +413,9 @@ def supervise(home: Home, run_id: str) -> None:
     order = supervisor.Order(
         directory=directory,
         name=f"aw-{run_id}",
-        limits=_limits(spec, allowed.replace(bytes=None, files=None) if is_held else allowed),
+        limits=_limits(spec, allowed.replace(bytes=None, files=None) if is_held else allowed).replace(
+            open_files=home.settings.sandbox.open_files
+        ),
         space=space_of(layers) if has_own else "",
         space_files=allowed.files,
         held=dict.fromkeys(quotas, ("file system of limited size",)) if is_held else {},

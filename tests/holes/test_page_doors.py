@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import os
 import socket
@@ -22,6 +23,8 @@ from browsing import Server
 from carrel.local import Local
 from carrel.model.token import LINK_SECONDS, link_code
 from carrel.page.access import Access
+from carrel.server.serve import Background
+from carrel.settings import Settings
 from people import Person
 from waiting import wait_until
 
@@ -210,3 +213,44 @@ def test_an_open_page_ends_with_the_owners_token(server: Server, workspaces: Loc
 def test_the_home_keeps_no_token_where_others_can_read_it(person: Person) -> None:
     person.aw_ok("token", "owner")
     assert (Path(person.home) / "token").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("how", ["change", "revoke"])
+def test_an_open_stream_ends_with_its_token(how: str, workspaces: Local, settings: Settings) -> None:
+    workspaces.create(id="t/a")
+    made, text = workspaces.create_token("t/a")
+    token = text if how == "revoke" else workspaces.owner_token()
+    with Background(workspaces, settings) as running:
+        address = urlsplit(running.url)
+        connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=60)
+        headers = {"Authorization": f"Bearer {token}", "Host": address.netloc}
+        connection.request("GET", "/api/events?follow=true&after=0", headers=headers)
+        answer = connection.getresponse()
+        assert b"workspace_created" in _first(answer)  # the twin: it flows
+        if how == "change":
+            workspaces.change_owner_token()
+        else:
+            workspaces.revoke_token(made.token_id)
+        ended = threading.Event()
+
+        def read() -> None:
+            while answer.read1(65536):
+                pass
+            ended.set()
+
+        threading.Thread(target=read, daemon=True).start()
+        numbers = itertools.count()
+
+        def is_ended() -> bool:
+            workspaces.write_file("t/a", f"work/{next(numbers)}", "x")
+            return ended.is_set()
+
+        wait_until(is_ended)
+        connection.close()
+
+
+def _first(answer: http.client.HTTPResponse) -> bytes:
+    data = b""
+    while b"workspace_created" not in data:
+        data += answer.read1(65536)
+    return data

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from errno import EISDIR, EOPNOTSUPP
 from hashlib import sha256
 
-from carrel.errors import ArchiveNotFound, FileExists, NotAFile, from_os
+from carrel.errors import ArchiveNotFound, FileExists, NotAFile, PathTooLong, from_os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ def writing(location: str, *, replace: bool) -> Iterator[Target]:
             yield target
         return
     folder, name = os.path.split(os.path.abspath(location))
+    if len(os.fsencode(folder)) >= 4096:  # makedirs would go down level by level before the kernel says no
+        raise PathTooLong("the place of the archive has a path of over 4096 bytes", hint="choose a shorter one")
     if not replace and os.path.lexists(location):
         raise _exists(location)
     try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from carrel.cli.door import Command
 from carrel.errors import ToolMissing
+from carrel.model.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,13 +24,14 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="DIR",
-        help="a folder that the client may make workspaces from (else the current one, and the client's roots)",
+        help="a folder that the client may make workspaces from (else the current one, unless that is / or holds your "
+        "home directory, and the client's roots)",
     )
 
 
 def _mcp(door: Door, args: argparse.Namespace) -> None:
     try:
-        from carrel.mcp.stdio import serve
+        from carrel.mcp.stdio import is_too_wide, serve
     except ModuleNotFoundError as error:
         raise ToolMissing(
             f"the MCP server needs {error.name}, which is not installed", hint="pip install 'carrel[mcp]'"
@@ -36,11 +39,17 @@ def _mcp(door: Door, args: argparse.Namespace) -> None:
     workspace_id = args.id_option or args.ids
     if workspace_id is not None:
         workspace_id = door.workspaces.get(workspace_id).id
+    if not args.folder and workspace_id is None and is_too_wide(os.getcwd(), door.workspaces.places()[0]):
+        print(
+            f"aw: {printable(os.getcwd())} is no project: no workspace is made from it; see --folder",
+            file=sys.stderr,
+        )
     serve(
         door.workspaces,
         workspace_id=workspace_id,
         public_mount=door.settings.sandbox.public_mount,
-        folders=tuple(args.folder or [os.getcwd()]),
+        folders=args.folder,
+        working_directory=os.getcwd(),
     )
 
 

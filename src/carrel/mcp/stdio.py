@@ -13,30 +13,44 @@ from carrel.mcp.server import Context, make_server
 from carrel.mcp.tool import Desk
 
 if TYPE_CHECKING:
-    from carrel.workspaces import Workspaces
+    from collections.abc import Sequence
+
+    from carrel.local import Local
 
 
-def serve(owner: Workspaces, *, workspace_id: str | None, public_mount: str, folders: tuple[str, ...]) -> None:
-    """Answer until the client closes our input."""
+def is_too_wide(folder: str, home: str) -> bool:
+    """Whether a folder holds more than a project: the user's home directory, or the home with every workspace in it.
+    Nobody chose it by starting us there, as desktop programs do."""
+    real = os.path.realpath(folder).rstrip("/") + "/"
+    return any(f"{os.path.realpath(each)}/".startswith(real) for each in (os.path.expanduser("~"), home))
+
+
+def serve(
+    owner: Local, *, workspace_id: str | None, public_mount: str, folders: Sequence[str], working_directory: str
+) -> None:
+    """Answer until the client closes our input. Workspaces are made from `folders`, else from the working directory,
+    and from the client's roots."""
+    home = owner.places()[0]
+    chosen = folders or [each for each in (working_directory,) if not is_too_wide(each, home)]
     desk = Desk(
         owner.acting_as("mcp", agent_of=workspace_id or ""),
         owner,
         workspace_id=workspace_id,
         public_mount=public_mount,
-        folders=tuple(os.path.realpath(each) for each in folders),
+        folders=tuple(os.path.realpath(each) for each in chosen),
         person_answers=True,
     )
-    anyio.run(_serve, desk)
+    anyio.run(_serve, desk, home)
 
 
-async def _serve(desk: Desk) -> None:
+async def _serve(desk: Desk, home: str) -> None:
     asked_for_roots = False
 
     async def desk_of(context: Context) -> Desk:
         nonlocal asked_for_roots
         if desk.fixed is None and not asked_for_roots:
             asked_for_roots = True
-            desk.folders += await _roots(context)
+            desk.folders += tuple(each for each in await _roots(context) if not is_too_wide(each, home))
         return desk
 
     server = make_server(desk_of)
@@ -51,4 +65,4 @@ async def _roots(context: Context) -> tuple[str, ...]:
         return ()
     answer: Any = await context.session.list_roots()
     parts = [urlsplit(str(root.uri)) for root in answer.roots]
-    return tuple(os.path.realpath(unquote(each.path)) for each in parts if each.scheme == "file" and each.path != "/")
+    return tuple(os.path.realpath(unquote(each.path)) for each in parts if each.scheme == "file")

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from carrel.model.token import ENTRANCE, LINK_SECONDS, link_code, seal
-from carrel.server.guard import API, OPEN
+from carrel.server.guard import is_for_programs
 
 SESSION_SECONDS = 30 * 24 * 3600
 ROOT = "/p/"
@@ -106,7 +106,7 @@ class Doorkeeper:
         self.access = access
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"].startswith((*API, *OPEN))):
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and is_for_programs(scope["path"])):
             await self.app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
@@ -114,7 +114,7 @@ class Doorkeeper:
         root = self.access.find_root(host, path, cookie)
         if scope["type"] == "http" and path == ENTRANCE:
             await self._enter(scope, host, send)
-        elif root is None or path[len(root) :].startswith((*API, *OPEN)):  # those are not below the page
+        elif root is None or is_for_programs(path[len(root) :]):  # those are not below the page
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
             else:

@@ -6,18 +6,16 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse
+from starlette.routing import Match, Mount
+from starlette.types import Scope
 
-from carrel.errors import NotFound
 from carrel.page import links
 from carrel.page.access import Access, Doorkeeper
 from carrel.page.board import Board
-from carrel.server.errors import error_response
-from carrel.server.guard import API
+from carrel.server.guard import is_for_programs
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-
     from carrel.local import Local
     from carrel.server.app import App
     from carrel.server.front import Front
@@ -88,16 +86,17 @@ def mount(app: App) -> Site:
         storage_secret=None,
     )
     # The framework builds a page of its own for each address that does not exist, and keeps it: some 67 kB each.
-    pages.add_exception_handler(404, lambda request, _: _not_found(app.front, request))
+    pages.add_exception_handler(404, lambda *_: PlainTextResponse("There is nothing at this address.", 404))
+    app.router.routes[-1] = _Pages("/", app=pages)  # in place of the framework's own, which answers for every address
     app.add_middleware(Doorkeeper, access=access)
     return site
 
 
-def _not_found(front: Front, request: Request) -> Response:
-    """The answer for an address that nothing answers: an error below the API, else a few words for a person."""
-    if request.url.path.startswith(API):
-        return error_response(front, NotFound("there is nothing at this address", hint="see /openapi.json"))
-    return PlainTextResponse("There is nothing at this address.", 404)
+class _Pages(Mount):
+    """The page's part of all addresses: an unknown one of the API stays the API's to answer."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return (Match.NONE, {}) if is_for_programs(scope["path"]) else super().matches(scope)
 
 
 _ICON = (

@@ -2,7 +2,8 @@
 
 Every request passes here first, whatever answers it. The rules, in order:
 
-1. One `Host` header that is exactly ours: a page that rebinds its name to this address sends another.
+1. One `Host` header that is exactly ours: a page that rebinds its name to this address sends another. A target that is
+   a whole address has the same host.
 2. `Origin` absent or ours; nothing that a browser says comes from another site.
 3. The address is percent-decoded once, strictly, as UTF-8; no encoded `/`, no query key twice.
 4. Only GET, HEAD, POST, PUT, DELETE; no header overrides the method.
@@ -36,7 +37,7 @@ from carrel.server.front import Front
 from carrel.server.journal import note, note_refusal
 from carrel.server.lanes import Lanes
 
-API = ("/api/", "/mcp", "/metrics", "/openapi.json")
+API = frozenset(("api", "mcp", "metrics", "openapi.json", "healthz"))  # the first parts of addresses for programs
 OPEN = ("/healthz",)
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
 THREADS = 200
@@ -90,10 +91,10 @@ class Guard:
     async def _http(self, scope: Any, receive: Any, send: Any) -> None:
         state = scope.setdefault("state", {})
         state["request_id"] = request_id = _request_id(scope["headers"])
-        is_api = scope["path"].startswith(API) or scope["path"] in OPEN
+        is_api = is_for_programs(scope["path"])
         reply = _Reply(self.front, scope, send, request_id, _API_HEADERS if is_api else _HEADERS)
         try:
-            check_host(self.front, scope["headers"])
+            check_host(self.front, scope["headers"], _target(scope))
             check_origin(self.front, scope["headers"])
             if is_api:
                 receive = self._check(scope, receive)
@@ -127,8 +128,10 @@ class Guard:
         if scope["path"] not in OPEN:
             token = _only(scope["headers"], b"authorization", BadRequest)
             kind, _, text = (token or b"").decode("latin-1").partition(" ")
-            bearer = self.front.workspaces.authenticate(text if kind.lower() == "bearer" else "")
+            text = text if kind.lower() == "bearer" else ""
+            bearer = self.front.workspaces.authenticate(text)
             scope["state"]["bearer"] = bearer
+            scope["state"]["authenticate"] = lambda: self.front.workspaces.authenticate(text)  # again, in a stream
             if bearer.workspace_id is not None:
                 self._take(scope, self._agents, THREADS)
         is_upload = scope["method"] == "PUT" and _FILES.match(scope["path"]) is not None
@@ -240,12 +243,29 @@ class _Counted:
 # -- the rules ---------------------------------------------------------------------------------------------------------
 
 
-def check_host(front: Front, headers: Any) -> None:
+def is_for_programs(path: str) -> bool:
+    """Whether an address belongs to the API, which answers in JSON and wants a token, and not to the page."""
+    return path[:1] == "/" and path[1:].partition("/")[0] in API
+
+
+def _target(scope: Any) -> bytes:
+    """The target of a request, where it is not a path."""
+    found: bytes = scope.get("extensions", {}).get("carrel.target", {}).get("url", b"")
+    return found
+
+
+def check_host(front: Front, headers: Any, target: bytes = b"") -> None:
     """Rule 1."""
     host = _only(headers, b"host", BadRequest)
     if host is None:
         raise BadRequest("the request has no Host header")
-    if host.decode("latin-1").lower() not in front.hosts:
+    named = [host.decode("latin-1").lower()]
+    if target:
+        scheme, _, rest = target.decode("latin-1").lower().partition("://")
+        if scheme != "http":
+            raise BadRequest("the target of the request is neither a path nor an http address")
+        named.append(re.split(r"[/?#]", rest, maxsplit=1)[0])
+    if len(set(named)) > 1 or named[0] not in front.hosts:
         raise WrongHost("this server has another name", hint="server.names lists further ones")
 
 

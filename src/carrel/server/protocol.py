@@ -57,10 +57,18 @@ class Protocol(HttpToolsProtocol):
             raise ValueError("too many headers")  # the parser ends here, and the connection with 400
 
     def on_headers_complete(self) -> None:
+        if self.url[:1] != b"/":  # a whole address, as to a proxy: the guard compares its host too
+            self.scope["extensions"]["carrel.target"] = {"url": self.url}
         self._in_head = False
         self._head_bytes = 0
         self._stop_timer()
         super().on_headers_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        if self.url[:1] != b"/":  # no browser opens a web socket so
+            self.send_400_response("")
+        else:
+            super().handle_websocket_upgrade()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from itertools import chain
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from carrel.errors import CarrelError
+from carrel.errors import CarrelError, Unauthorized
 from carrel.model.event import Event
 from carrel.server.front import Front
 from carrel.server.journal import note
@@ -30,6 +31,7 @@ KEPT = 10_000  # events in memory
 BATCH = 200  # events in one piece
 HEARTBEAT_SECONDS = 15.0
 SLOW_SECONDS = 30.0
+RECHECK_SECONDS = 1.0  # how long a stream goes on before its token is looked at again
 
 Wanted = Callable[[Event], Event | None]
 
@@ -273,8 +275,12 @@ class Paced(Response):
         if not sending.cancelled():
             sending.result()
 
+    def _begin(self, scope: Any) -> AsyncIterator[bytes]:
+        del scope
+        return self._pieces()
+
     async def _send(self, scope: Any, send: Any) -> None:
-        pieces = self._pieces()
+        pieces = self._begin(scope)
         try:
             async for piece in pieces:
                 async with asyncio.timeout(SLOW_SECONDS):
@@ -297,6 +303,19 @@ class Stream(Paced):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         with self._hub.listening(scope["state"]["bearer"].workspace_id):
             await super().__call__(scope, receive, send)
+
+    async def _begin(self, scope: Any) -> AsyncIterator[bytes]:
+        """The pieces for as long as the token is good: one that is changed or revoked ends what it opened."""
+        checked = time.monotonic()
+        async with aclosing(self._pieces()) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                if time.monotonic() - checked >= RECHECK_SECONDS:
+                    try:
+                        await run_in_threadpool(scope["state"]["authenticate"])
+                    except Unauthorized:
+                        return
+                    checked = time.monotonic()
+                yield piece
 
 
 def begun(pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ import time
 from _thread import _local, allocate_lock, get_native_id, start_new_thread
 from contextlib import contextmanager, suppress
 
-from carrel.errors import CarrelError, DiskFull, FilesystemError, PermissionDenied, StoreUnavailable, from_os
+from carrel.errors import CarrelError, DiskFull, FilesystemError, Invalid, PermissionDenied, StoreUnavailable, from_os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,6 +146,8 @@ class Sqlite:
             return connection.execute(sql, values).fetchall()
         except sqlite3.IntegrityError:
             raise
+        except UnicodeEncodeError as error:  # a name from a command line, in bytes that are no text
+            raise Invalid(f"{error.object!r:.100} is not UTF-8", hint="no id or name of ours is written so") from None
         except sqlite3.Error as error:
             raise _translate(error, self._path) from error
 

@@ -293,7 +293,9 @@ def _plan_patch(store: Store, base: Tree, theirs: Tree, where: str, paths: list[
     content = b"".join(write_patch(base, theirs, paths=paths or None))
     folder, name = os.path.split(where)
     if not os.path.isdir(folder):
-        raise Invalid(f"there is no directory {folder} for the patch", hint="make it, or name another file")
+        raise Invalid(f"there is no directory {folder!r:.300} for the patch", hint="make it, or name another file")
+    if not 0 < len(os.fsencode(name)) < 256:
+        raise Invalid(f"{name!r:.100} cannot be the name of a patch", hint="it has from 1 to 255 bytes")
     with Folder(folder) as ours, store.writer() as writer:
         there = ours.find(name)
         before = fingerprint(ours, there)

@@ -221,6 +221,12 @@ def checked(home: Home, spec: RunSpec, config: Mapping[str, Any] = MappingProxyT
             "a word of the command, or the prompt, is longer than the system passes on",
             hint="put it into a file in the workspace, and name the file",
         )
+    for name, value in spec.environment.items():
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise Invalid(
+                f"{name!r:.100} is not a variable that a process can have",
+                hint="a name without '=' and NUL, and a value without NUL",
+            )
     if spec.timeout_seconds is not None and spec.timeout_seconds <= 0:
         raise Invalid(f"a time-out of {spec.timeout_seconds} seconds leaves no time", hint="give more than 0")
     network = spec.network or sandbox.network

@@ -217,6 +217,18 @@ class FileExists(Conflict):
     code = "file_exists"
 
 
+class NotKept(Conflict):
+    """No snapshot can hold what this would take away, so undo could not bring it back; nothing was changed."""
+
+    code = "not_kept"
+
+    @classmethod
+    def of(cls, path: str, reason: str, *, hint: str) -> NotKept:
+        """For something that snapshots leave out for this reason."""
+        why = {"large": "too large", "deep": "too deep", "many": "over the limit of names"}.get(reason, "unreadable")
+        return cls(f"no snapshot can hold {path}: it is {why}", hint=hint, details={"path": path, "reason": reason})
+
+
 class FileChanged(Conflict):
     """The file is not the one that the caller had seen."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from carrel.cli.door import Command, add_ids, ids_of, parse_size, size, table
 from carrel.errors import InvalidUsage
+from carrel.model.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ def _undo(door: Door, args: argparse.Namespace) -> None:
     door.hint(
         f"{operation.kind} {operation.operation_id} is undone; aw undo {workspaces[0].operation_id} takes that back"
     )
+    for path in operation.left:
+        door.warn(f"{printable(path)} could not be brought back, or was left as it is: no snapshot holds it")
     for workspace in workspaces:
         door.hint(f"{workspace.id} is {workspace.state}: {workspace.path}")
 

@@ -24,6 +24,7 @@ class Operation(Value):
     before: str = ""  # the snapshot of the workspace as it was before
     changed: bool = False  # it changed what a workspace or its origin holds, not where the workspace is
     places: list[str] = []  # the paths that a change through us was about
+    left: list[str] = []  # in the answer of undo: what it could not bring back, or had to leave as it is
 
 
 KINDS: dict[str, str] = {

@@ -505,6 +505,30 @@ class Tree:
 
     # -- what a person should know -------------------------------------------------------------------------------------
 
+    def unkept(self, path: str) -> Iterator[tuple[str, Entry]]:
+        """What is at a path, above it or below it and held by no state: too large, too deep or unreadable."""
+        pile, parts = self.top, split(path)
+        for number, name in enumerate(parts, 1):
+            entry = pile.find(name)
+            if entry is not None and entry.unkept:
+                yield "/".join(parts[:number]), entry
+            if entry is None or entry.kind != DIR:
+                return
+            pile = self.child(pile, name)
+        todo = [(path, pile)]
+        while todo:
+            where, pile = todo.pop()
+            for name in sorted(pile.names()):
+                entry = pile.find(name)
+                if entry is None:
+                    continue
+                if entry.unkept:
+                    yield f"{where}/{name}", entry
+                elif entry.kind == DIR:
+                    below = self.child(pile, name)
+                    if entry.gaps or entry.disk is not None or len(below.layers) > 1:
+                        todo.append((f"{where}/{name}", below))
+
     def gaps(self) -> Iterator[tuple[str, Entry]]:
         """Everything kept by this state that is left out or torn, found without visiting the rest."""
         todo: list[tuple[str, StoredDir]] = [("", self._open_top())]

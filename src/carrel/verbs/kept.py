@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stat import S_ISLNK, S_ISREG
 
+from carrel.errors import NotKept
 from carrel.verbs import show
 from carrel.verbs.state import open_store, place_of_state, stack_finder
 
@@ -27,7 +28,8 @@ def is_kept(place: str) -> bool:
 def state_with(home: Home, workspace: Workspace, places: Mapping[str, Held], *, just_kept: bool = False) -> str | None:
     """The snapshot that holds what is at these places now, or None if the last one does not.
 
-    Small files and links are compared by content. Of the rest only a state is good enough that was `just_kept`."""
+    Small files and links are compared by content. Of the rest only a state is good enough that was `just_kept`. Raises
+    NotKept if that does not hold all of it either."""
     workspace = show.by_uid(home, workspace.uid)  # others may have kept states since the caller looked
     if not workspace.last_snapshot or home.log.get("snapshot", workspace.last_snapshot) is None:
         return None
@@ -46,6 +48,10 @@ def _is_in(tree: Tree, place: str, held: Held, just_kept: bool) -> bool:
         return True
     from carrel.snapshots.entries import CHUNK, FILE, LINK
 
+    for path, unkept in tree.unkept(place):
+        if just_kept:
+            raise NotKept.of(path, unkept.target, hint="--no-keep (keep=false) does it for good, with no way back")
+        return False
     entry = tree.find(place)
     if entry is None:
         return False

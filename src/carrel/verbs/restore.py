@@ -8,7 +8,7 @@ Restoring is the same however often it is begun, so one that was interrupted is 
 
 from __future__ import annotations
 
-from carrel.errors import CarrelError, Conflict, FileNotFound, WorkspaceBusy
+from carrel.errors import CarrelError, Conflict, FileNotFound, NotKept, WorkspaceBusy
 from carrel.model.approval import Request
 from carrel.model.digest import sha256
 from carrel.model.event import SnapshotRestored, SnapshotRestoreFailed, SnapshotRestoring
@@ -125,7 +125,9 @@ def _refuse_undone(home: Home, undoes: str) -> None:
 
 
 def _refuse_unknown(home: Home, workspace: Workspace, roots: tuple[str, str], paths: Sequence[str]) -> None:
-    """Refuse a path that is in neither state: somebody mistyped it, and would take silence for success."""
+    """Refuse a path that is in neither state: somebody mistyped it, and would take silence for success.
+
+    And one that would replace something that the state of the present, which was just kept, does not hold."""
     if not paths:
         return
     from carrel.snapshots.take import with_own_stack
@@ -139,6 +141,11 @@ def _refuse_unknown(home: Home, workspace: Workspace, roots: tuple[str, str], pa
                     f"{path} is not in that state of {workspace.id}, nor in the present one",
                     hint="paths start with work/ or output/",
                 )
+            for unkept, entry in now.unkept(path):
+                if f"{path}/".startswith(f"{unkept}/"):  # what is below a path stays, and the result says so
+                    raise NotKept.of(
+                        unkept, entry.target, hint="to restore over it would lose it: move it away or open it first"
+                    )
 
 
 def finish(home: Home, workspace: Workspace) -> Restored:

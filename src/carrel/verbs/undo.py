@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from carrel.home import Home
     from carrel.model.event import Event
+    from carrel.snapshots.trees import Tree
 
 
 CHANGES = ("restore", "apply", "change")  # of what a workspace or its origin holds
@@ -34,11 +35,12 @@ def undo(home: Home, operation_id: str | None = None) -> tuple[Operation, list[W
     """Take back an operation: the one named, or the newest that can be; an undo can be undone by its own id.
 
     Raises OperationNotFound, or Conflict when it was taken back already, its files are gone, or an id is taken again;
-    nothing is changed then.
+    nothing is changed then. `left` of the operation names what could not be brought back.
     """
     operation = _choose(home, operation_id)
     if operation.kind in CHANGES or operation.changed:
-        return operation, [_undo_change(home, operation)]
+        workspace, left = _undo_change(home, operation)
+        return operation.replace(left=left), [workspace]
     workspaces = _left_of(home, operation)
     for workspace in workspaces:
         if workspace.state not in ("purging", "purged") and workspace.operation_id != operation.operation_id:
@@ -60,7 +62,7 @@ def undo(home: Home, operation_id: str | None = None) -> tuple[Operation, list[W
     return operation, restored
 
 
-def _undo_change(home: Home, operation: Operation) -> Workspace:
+def _undo_change(home: Home, operation: Operation) -> tuple[Workspace, list[str]]:
     """Take back a restore or an apply: what it did stands in the event that says so."""
     workspace = show.by_uid(home, operation.uids[0])
     show.check_here(home, workspace)
@@ -70,21 +72,22 @@ def _undo_change(home: Home, operation: Operation) -> Workspace:
             hint="aw trash restore brings it back first" if workspace.state == "destroyed" else "aw ops",
         )
     if operation.kind == "change":
-        _bring_back(home, workspace, operation, operation.places)
-        return show.by_uid(home, workspace.uid)
+        left = _bring_back(home, workspace, operation, operation.places)
+        return show.by_uid(home, workspace.uid), left
+    left = []
     event = _event_of(home, operation)
     data: dict[str, Any] = event.event_data
     if event.event_type == "snapshot_restored":
-        _bring_back(home, workspace, operation, data["paths"])
+        left = _bring_back(home, workspace, operation, data["paths"])
     else:
         from carrel.verbs.apply import take_back
 
         take_back(home, workspace, operation.operation_id, data)
-    return show.by_uid(home, workspace.uid)
+    return show.by_uid(home, workspace.uid), left
 
 
-def _bring_back(home: Home, workspace: Workspace, operation: Operation, paths: list[str]) -> None:
-    """Restore what was there before, in these paths or everywhere."""
+def _bring_back(home: Home, workspace: Workspace, operation: Operation, paths: list[str]) -> list[str]:
+    """Restore what was there before, in these paths or everywhere; returns what could not be."""
     from carrel.verbs.restore import restore
 
     if not home.log.get("snapshot", operation.before):
@@ -92,7 +95,47 @@ def _bring_back(home: Home, workspace: Workspace, operation: Operation, paths: l
             f"the state before {operation.operation_id} is not kept any more",
             hint="it is kept for workspaces.trash_days; aw snapshots lists what there is",
         )
-    restore(home, workspace.id, operation.before, paths, undoes=operation.operation_id)
+    paths = _with_what_was_above(home, workspace, operation.before, paths)
+    _, done = restore(home, workspace.id, operation.before, paths, undoes=operation.operation_id)
+    return sorted({*done.kept, *done.missing})
+
+
+def _with_what_was_above(home: Home, workspace: Workspace, before: str, paths: list[str]) -> list[str]:
+    """The paths, or what has to come back above them: a restore makes the directories above a path that it brings
+    back, in place of a file that stood there."""
+    from carrel.snapshots.entries import DIR
+    from carrel.snapshots.take import look, with_own_stack
+    from carrel.snapshots.trees import Tree
+    from carrel.verbs.snapshot import find_root
+    from carrel.verbs.state import cache_path, open_store, place_of_state, stack_finder
+
+    if not any(path.strip("/").count("/") > 1 for path in paths):
+        return paths
+    place, finder = place_of_state(home, workspace), stack_finder(home, workspace)
+    root = find_root(home, workspace, before)
+    with (
+        open_store(home) as store,
+        Tree(store, root, with_own_stack(place, finder)) as then,
+        look(store, place, finder, cache_path=cache_path(home, workspace.uid)) as now,
+    ):
+        result = []
+        for path in (each.strip("/") for each in paths):
+            parts = path.split("/")
+            for level in range(2, len(parts)):
+                above = "/".join(parts[:level])
+                entry = then.find(above)
+                if entry is not None and entry.kind == DIR:
+                    continue
+                # Directories where nothing was go too, unless something else is in them by now.
+                if entry is not None or _leads_only_to(now, parts, level):
+                    path = above
+                break
+            result.append(path)
+        return result
+
+
+def _leads_only_to(tree: Tree, parts: list[str], level: int) -> bool:
+    return all(tree.folder("/".join(parts[:above])).names() <= {parts[above]} for above in range(level, len(parts)))
 
 
 def _event_of(home: Home, operation: Operation) -> Event:

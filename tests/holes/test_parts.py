@@ -149,6 +149,23 @@ def test_no_verb_follows_a_link_in_place_of_a_part(person: Person, secrets: Path
     assert (secrets / "key").read_text() == f"{SECRET}\n"
 
 
+def test_a_link_in_place_of_the_metadata_is_neither_written_nor_read(person: Person) -> None:
+    place = make_workspace(person, "t/a", "empty")
+    theirs = person.folder("theirs", {"context.json": f'{{"token": "{SECRET}"}}', "run.json": "{}"})
+    os.rename(place / ".aw", place / ".was")
+    os.symlink(theirs, place / ".aw")
+    assert SECRET in person.sh(f"cat {place}/.aw/context.json")
+    done = person.aw("run", "t/a", "--", "true")
+    assert done.returncode == 4
+    assert "the directory .aw of this workspace was replaced by a symbolic link" in done.stderr
+    archive = person.aw_ok("archive", "t/a").strip()
+    assert SECRET not in person.sh(f"tar --zstd -xOf {archive}")
+    assert (theirs / "run.json").read_text() == "{}"
+    assert sorted(os.listdir(theirs)) == ["context.json", "run.json"]
+    person.aw_ok("fork", "t/a", "--as", "t/b")
+    person.aw_ok("run", "t/b", "--", "true")
+
+
 @pytest.mark.parametrize("left", ["nothing", "a file", "a pipe", "a link to nowhere"])
 def test_after_work_was_moved_away_every_file_is_in_the_states(person: Person, left: str) -> None:
     place = make_workspace(person, "t/a", "empty")

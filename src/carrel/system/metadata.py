@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 
+from carrel.errors import CarrelError
 from carrel.model.digest import sha256
+from carrel.system.parts import open_part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,41 +36,49 @@ def write_all(root: str, documents: Mapping[str, Mapping[str, object]], texts: M
 
 
 def replace(root: str, name: str, document: Mapping[str, object]) -> None:
-    """Give one document new content, in one step; the directory is ours, so nobody has put a link there."""
-    path = f"{root}/{DIRECTORY}/{name}"
-    fresh = f"{path}.{os.urandom(4).hex()}"
-    _write(fresh, _page(document), 0o444)
-    os.rename(fresh, path)
+    """Give one document new content, in one step; PartReplaced if something else is in place of the directory."""
+    directory = open_part(root, DIRECTORY)
+    fresh = f"{name}.{os.urandom(4).hex()}"
+    try:
+        _write(fresh, _page(document), 0o444, directory)
+        os.rename(fresh, name, src_dir_fd=directory, dst_dir_fd=directory)
+    finally:
+        os.close(directory)
 
 
 def digest_of(root: str, names: tuple[str, ...]) -> str | None:
     """The digest of the documents as they are now; None if one is missing or is not a plain file."""
     digest = sha256()
-    try:
-        directory = os.open(f"{root}/{DIRECTORY}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        for name in names:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with open(os.open(name, flags, dir_fd=directory), "rb") as file:
-                digest.update(file.read(1 << 22))
-    except OSError:
-        return None
-    finally:
-        os.close(directory)
+    for name in names:
+        content = _read(root, name)
+        if content is None:
+            return None
+        digest.update(content)
     return digest.hexdigest()
 
 
 def read_document(root: str, name: str) -> bytes | None:
     """One document as it is now, None if it is missing or is not a JSON object any more."""
+    content = _read(root, name)
+    try:
+        return content if content is not None and isinstance(json.loads(content), dict) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _read(root: str, name: str) -> bytes | None:
+    try:
+        directory = open_part(root, DIRECTORY)
+    except CarrelError:
+        return None
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(f"{root}/{DIRECTORY}/{name}", flags), "rb") as file:
-            content = file.read(1 << 22)
-        return content if isinstance(json.loads(content), dict) else None
-    except (OSError, ValueError, RecursionError):
+        with open(os.open(name, flags, dir_fd=directory), "rb") as file:
+            return file.read(1 << 22)
+    except OSError:
         return None
+    finally:
+        os.close(directory)
 
 
 def _page(document: Mapping[str, object]) -> bytes:
@@ -77,8 +87,9 @@ def _page(document: Mapping[str, object]) -> bytes:
     return f"{{\n{lines}\n}}\n".encode()
 
 
-def _write(path: str, content: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+def _write(path: str, content: bytes, mode: int, directory: int | None = None) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, mode, dir_fd=directory)
     try:
         view = memoryview(content)
         while view:

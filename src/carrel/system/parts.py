@@ -98,6 +98,8 @@ def _replaced(name: str, kind: str) -> PartReplaced:
     return PartReplaced(
         f"the directory {name} of this workspace was " + (f"replaced by {kind}" if kind else "moved away or removed"),
         hint="move it back; or aw repair makes a new one and keeps what is in its place, "
-        "and aw restore brings back the files of a snapshot",
+        "and aw restore brings back the files of a snapshot"
+        if name in PARTS
+        else "move it back, or make a fork: aw fork",
         details={"part": name},
     )

@@ -342,7 +342,7 @@ def borrowed_repository(found: Repository, path: str, extra: str = "") -> None:
             with suppress(FileNotFoundError):
                 part = foreign.open_beneath(directory, name, os.O_DIRECTORY)
                 try:
-                    copy_tree(f"/proc/self/fd/{part}", f"{path}/{name}")
+                    copy_tree(part, f"{path}/{name}")
                 finally:
                     os.close(part)
         if found.git_dir != found.common:  # what the agent wants to borrow from is not for it to say

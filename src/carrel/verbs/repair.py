@@ -185,11 +185,10 @@ def clear_away(home: Home, uid: str, staging: str, final: str) -> None:
 def _is_of(path: str, uid: str) -> bool:
     import json
 
-    try:
-        with open(f"{path}/.aw/run.json", "rb") as file:
-            return bool(json.load(file)["uid"] == uid)
-    except (OSError, ValueError, TypeError, KeyError):
-        return False
+    from carrel.system.metadata import read_document
+
+    document = read_document(path, "run.json")
+    return document is not None and json.loads(document).get("uid") == uid
 
 
 def _unmount_below(path: str) -> None:

@@ -60,7 +60,7 @@ def memory_of(server: Server) -> int:
     return int(status.partition("VmRSS:")[2].split()[0]) * KIB
 
 
-@pytest.mark.parametrize("prefix", ["/api/", "/api/workspaces/t/a/", "/mcpx/", "/api/workspaces/t/", "/api/runs/"])
+@pytest.mark.parametrize("prefix", ["/api/", "/api/workspaces/t/a/", "/mcp/", "/api/workspaces/t/", "/api/runs/"])
 def test_an_address_that_does_not_exist_costs_nothing(
     server: Server, workspaces: Local, home_path: str, prefix: str
 ) -> None:

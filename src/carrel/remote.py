@@ -76,6 +76,7 @@ from carrel.errors import (
     WorkspaceNotFound,
 )
 from carrel.model.names import check_part, parse_id
+from carrel.model.source import parse as parse_source
 
 try:
     import httpx2 as httpx
@@ -229,6 +230,7 @@ class Remote:
     ) -> Workspace:
         if id is not None and (task is not None or agent is not None):
             raise InvalidId("an id and a task or agent were given", hint="give one or the other")
+        parse_source(source)  # said here, before anybody prints or sends it
         if progress is not None:
             progress(f"asking for a workspace from {source}")
         body = {"source": source, "task": task, "agent": agent, "id": id, "config": config, "lazy": lazy or None}

@@ -46,6 +46,8 @@ class Git(Value):
     lfs: bool = False  # whether the large files of Git LFS are fetched too
     lfs_hosts: list[str] = []  # hosts, beside its own, that a repository may name in .lfsconfig
     lfs_max_mb: int | None = 4096  # of all large files of one commit
+    max_mb: int | None = 10240  # of the files of one commit, and of all that is fetched from one URL
+    max_files: int | None = 1_000_000  # and directories, of one commit
     allow_ssh: bool = False
     private_hosts: list[str] = []  # hosts that may have private addresses, and be spoken to without encryption
 
@@ -302,6 +304,8 @@ PROJECT: dict[str, Callable[[Any, Any], bool]] = {
     "git.submodules": lambda value, _: value is False,
     "git.lfs": lambda value, _: value is False,
     "git.lfs_max_mb": _is_less,
+    "git.max_mb": _is_less,
+    "git.max_files": _is_less,
     **{f"workspaces.{key}": _is_less for key in Workspaces.__types__ if key.startswith("default_")},
     "sandbox.default": _ordered(auto=1, bubblewrap=1, vm=2, **{"vm/kvm": 2}),
     "sandbox.network": lambda value, _: value == "none",

@@ -16,6 +16,8 @@ from people import Person
 STRICTER = {
     "storage.quota": ("image", "metering"),
     "git.lfs_max_mb": (1, 5000),
+    "git.max_mb": (1, 50000),
+    "git.max_files": (1, 5_000_000),
     "workspaces.default_max_size_mb": (1, 1001),
     "workspaces.default_max_files": (1, 0),
     "workspaces.default_max_file_mb": (1, -1),

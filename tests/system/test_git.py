@@ -13,6 +13,7 @@ from carrel.errors import CloneFailed, NotARepository, TimedOut, ToolFailed, Too
 from carrel.system import git as git_code
 from carrel.system import repository as repositories
 from carrel.system.git import Git, find_git, scrub, tail_of
+from carrel.system.repository import Limits
 from needs import need_program
 from sources.yard import repository, sh
 
@@ -127,7 +128,7 @@ def test_secrets_are_taken_out_of_messages() -> None:
 def _check_out(state: str, path: str, commit: str) -> tuple[str, repositories.Checkout]:
     target = f"{state}/tree"
     os.mkdir(target)
-    done = repositories.checkout(_git_at(state), f"{path}/.git", commit, target, seconds=1_600_000_000)
+    done = repositories.checkout(_git_at(state), f"{path}/.git", commit, target, seconds=1_600_000_000, limits=Limits())
     return target, done
 
 

@@ -87,6 +87,8 @@ class FillOptions(Value):
     lfs: bool = False
     lfs_hosts: tuple[str, ...] = ()  # hosts beside the repository's own that a repository may name for its large files
     lfs_max_bytes: int | None = None  # of all large files of a commit
+    max_files: int | None = None  # and directories, of a commit
+    max_bytes: int | None = None  # of the files of a commit, and of all that is fetched from one URL
     fresh_seconds: float = 60.0  # a mirror fetched less than this ago is not asked again
     timeout_seconds: float = 1800.0
     allow_local: bool = False  # file:// and paths: only for the owner on the command line
@@ -106,6 +108,7 @@ def parse(spec: str) -> Source:
         raise InvalidSource("the source is empty text", hint="write `empty` for a workspace without files")
     if text == "empty":
         return Source(kind="empty")
+    _refuse_credentials(text)
     kind, colon, rest = text.partition(":")
     if not colon or kind not in KINDS:
         if not is_local(text) or text.startswith("file://"):
@@ -126,6 +129,32 @@ def parse(spec: str) -> Source:
     if kind == "template":
         return Source(kind="template", location=template_name(rest))
     return Source(kind=kind, location=_path(rest))
+
+
+def _refuse_credentials(text: str) -> None:
+    """Refuse a URL with a password before any part of it can stand in an error, an event or a file.
+
+    A password may hold any character, also those that end a host or begin a branch, so all of the text is looked at.
+    """
+    kind, _, rest = text.partition(":")
+    if kind in KINDS and kind != "clone":
+        return
+    text = rest if kind == "clone" else text
+    scheme, mark, rest = text.partition("://")
+    if not mark:  # USER:PASSWORD@HOST:PATH
+        user, at, _ = text.partition("/")[0].partition("@")
+        has_secret = bool(at) and ":" in user
+    else:
+        authority = rest.partition("/")[0]
+        user, at, _ = authority.rpartition("@")
+        port = authority.rpartition(":")[2] if ":" in authority and not authority.endswith("]") else "0"
+        has_user = bool(at) and (":" in user or scheme.lower() != "ssh")
+        has_secret = scheme != "file" and (has_user or ("@" in rest and not at and not port.isdigit()))
+    if has_secret:
+        raise InvalidSource(
+            "the URL holds credentials, which would be kept in files and logs",
+            hint="leave them out; for private repositories clone inside the workspace, or use ssh",
+        )
 
 
 def is_local(location: str) -> bool:

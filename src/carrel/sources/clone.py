@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from carrel.errors import CloneFailed, NotARepository, TimedOut, ToolFailed
+from carrel.errors import CloneFailed, NotARepository, QuotaExceeded, TimedOut, ToolFailed
 from carrel.model.source import Filled, branch_name, is_ref_name
 from carrel.sources.urls import parse_remote
 from carrel.system import layers, repository, stack
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         cache: str
         key: str
         git_dir: str
+        options: FillOptions
 
         def git(self) -> Git: ...
 
@@ -262,22 +263,55 @@ class Mirror:
         if self.options.tags:
             refspecs = [*refspecs, "+refs/tags/*:refs/tags/*"]
         depth = ["--depth=1"] if self.is_shallow else ["--prune"]
-        git.run(
-            "fetch",
-            "--progress",
-            "--no-tags",
-            "--no-recurse-submodules",
-            "--no-write-fetch-head",
-            "--no-auto-maintenance",
-            *depth,
-            "--",
-            self.remote.url,
-            *refspecs,
-            git_dir=self.git_dir,
-            environment=environment,
-            progress=self.progress,
-        )
+        left = self._bytes_left()
+        try:
+            git.replace(file_bytes=left).run(
+                "fetch",
+                "--progress",
+                "--no-tags",
+                "--no-recurse-submodules",
+                "--no-write-fetch-head",
+                "--no-auto-maintenance",
+                *depth,
+                "--",
+                self.remote.url,
+                *refspecs,
+                git_dir=self.git_dir,
+                environment=environment,
+                progress=self.progress,
+            )
+        except BaseException:
+            if self._drop_unfinished(left):
+                raise self._too_large() from None
+            raise
         self.git().run("pack-refs", "--all", git_dir=self.git_dir)
+
+    def _bytes_left(self) -> int | None:
+        """What may still be fetched from this origin."""
+        if self.options.max_bytes is None:
+            return None
+        with os.scandir(f"{self.objects}/pack") as found:
+            left = self.options.max_bytes - sum(entry.stat().st_size for entry in found)
+        if left <= 0:
+            raise self._too_large()
+        return left
+
+    def _drop_unfinished(self, limit: int | None) -> bool:
+        """Remove what an ended git left of a pack; give whether it went up to the limit."""
+        reached = False
+        with os.scandir(f"{self.objects}/pack") as found:
+            for entry in [entry for entry in found if entry.name.startswith("tmp_")]:
+                reached = reached or (limit is not None and entry.stat().st_size >= limit)
+                os.unlink(entry.path)
+        return reached
+
+    def _too_large(self) -> QuotaExceeded:
+        most = (self.options.max_bytes or 0) >> 20
+        return QuotaExceeded(
+            f"{self.remote.url} has more than {most} MB to fetch, with what was fetched before",
+            hint="git.max_mb sets the limit; git.shallow fetches one commit without its history",
+            details={"limit": "git.max_mb", "max": most},
+        )
 
     def _bring_commit(self, commit: str) -> str:
         """A commit that we have is never asked for again: its id is its content."""
@@ -379,11 +413,22 @@ class Prepared:
         remove_tree(aside)
         os.mkdir(aside, 0o755)
         git = self.mirror.git()
-        done = repository.checkout(
-            git, self.mirror.git_dir, self.commit, aside, seconds=self._time(git), progress=progress
-        )
-        if self.owner:
-            give_tree(aside, self.owner)
+        options = self.mirror.options
+        try:
+            done = repository.checkout(
+                git,
+                self.mirror.git_dir,
+                self.commit,
+                aside,
+                seconds=self._time(git),
+                limits=repository.Limits(max_files=options.max_files, max_bytes=options.max_bytes),
+                progress=progress,
+            )
+            if self.owner:
+                give_tree(aside, self.owner)
+        except BaseException:
+            remove_tree(aside)
+            raise
         _write(f"{self.directory}/index", done.index)
         names = b"\0".join(os.fsencode(name) for name in done.submodules)
         _write(f"{self.directory}/left-out", (b"lfs" if done.has_lfs else b"") + b"\n" + names)
@@ -395,9 +440,9 @@ class Prepared:
         import time
 
         text = git.run("cat-file", "commit", self.commit, git_dir=self.mirror.git_dir)
-        committer = next(line for line in text.splitlines() if line.startswith(b"committer "))
-        said = committer.split()[-2]
-        return max(_EARLIEST, min(int(said) if said.isdigit() else 0, int(time.time()) - 10))
+        committer = next((line for line in text.splitlines() if line.startswith(b"committer ")), b"")
+        said = committer.split()[-2:-1]
+        return max(_EARLIEST, min(int(said[0]) if said and said[0].isdigit() else 0, int(time.time()) - 10))
 
     def _left_out(self) -> tuple[bool, list[str]]:
         """Whether some files are only pointers of LFS, and the places of other repositories."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from carrel.sources.clone import Mirror, Prepared
 
 _MAX_DEPTH = 3
+_MAX_MODULES = 1000  # of one repository; each is a fetch
 
 
 class Module(Value):
@@ -119,8 +120,12 @@ def read_modules(prepared: Prepared, mirror: Mirror) -> list[Module]:
         name, _, field = key.removeprefix("submodule.").rpartition(".")
         if name:
             values.setdefault(name, {})[field] = value
-    modules = []
+    modules: list[Module] = []
     for name, fields in sorted(values.items()):
+        if len(modules) >= _MAX_MODULES:
+            raise CloneFailed(
+                f"the repository has more than {_MAX_MODULES} submodules", hint="clone without submodules"
+            )
         path, url = fields.get("path", ""), fields.get("url", "")
         if path in commits:
             _check(name)

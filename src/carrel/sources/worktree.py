@@ -77,11 +77,11 @@ class _Shared:
         self.cache = place.cache
         self.key = repository.digest_of(f"worktree {found.common}".encode())
         self.git_dir = found.common
-        self.timeout_seconds = options.timeout_seconds
+        self.options = options
 
     def git(self) -> Git:
         """git without a network."""
-        return Git(state=self.cache, config={}, timeout_seconds=self.timeout_seconds)
+        return Git(state=self.cache, config={}, timeout_seconds=self.options.timeout_seconds)
 
 
 def _find(path: str, shown: str) -> repository.Repository:

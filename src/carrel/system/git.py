@@ -45,6 +45,8 @@ _PINS = {
     "submodule.recurse": "false",
     "fetch.recurseSubmodules": "false",
     "fetch.writeCommitGraph": "false",
+    "fetch.unpackLimit": "1",  # one pack, whose size can be limited, and no number of loose objects
+    "transfer.unpackLimit": "1",
     "gc.auto": "0",
     "maintenance.auto": "false",
     "transfer.fsckObjects": "true",
@@ -74,6 +76,7 @@ class Git(Value):
     config: dict[str, str]  # more settings, over the pins
     timeout_seconds: float = 1800.0
     failure: type[ToolFailed] = ToolFailed
+    file_bytes: int | None = None  # the largest file that it may write: the kernel ends it when it writes more
 
     def run(
         self,
@@ -83,8 +86,12 @@ class Git(Value):
         feed: bytes | None = None,
         progress: Callable[[str], None] | None = None,
         max_bytes: int = _MAX_BYTES,
+        watch: Callable[[bytes], None] | None = None,
     ) -> bytes:
-        """Run git to its end and give what it printed; raises `failure` with its last lines if it said no."""
+        """Run git to its end and give what it printed; raises `failure` with its last lines if it said no.
+
+        `watch` sees every piece of output as it comes; if it raises, git is ended.
+        """
         import subprocess
         import tempfile
 
@@ -101,7 +108,12 @@ class Git(Value):
                 start_new_session=True,
                 umask=0o022,
             )
-        output, errors = self._collect(process, arguments, progress, max_bytes)
+            if self.file_bytes is not None:
+                import resource
+
+                # What writes a pack is a child that it starts after it has spoken to the origin.
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (self.file_bytes, self.file_bytes))
+        output, errors = self._collect(process, arguments, progress, max_bytes, watch)
         if process.returncode != 0:
             raise self.said_no(arguments, process.returncode, errors)
         return output
@@ -152,6 +164,7 @@ class Git(Value):
         arguments: Sequence[str],
         progress: Callable[[str], None] | None,
         max_bytes: int,
+        watch: Callable[[bytes], None] | None,
     ) -> tuple[bytes, bytes]:
         """Read both pipes until the end, the time limit or the size limit."""
         import selectors
@@ -175,6 +188,8 @@ class Git(Value):
                         if not chunk:
                             selector.unregister(key.fileobj)
                         key.data.extend(chunk)
+                        if watch and key.data is output:
+                            watch(chunk)
                     if len(output) > max_bytes:
                         raise self.failure(f"git {arguments[0]} printed more than {max_bytes >> 20} MB")
                     if progress and b"%" in errors[-200:]:

@@ -14,7 +14,7 @@ import stat
 from contextlib import contextmanager, suppress
 from errno import ELOOP
 
-from carrel.errors import CarrelError, CloneFailed, FilesystemError, NotAFile, NotARepository, ToolFailed
+from carrel.errors import CarrelError, CloneFailed, FilesystemError, NotAFile, NotARepository, QuotaExceeded, ToolFailed
 from carrel.model.source import is_commit, is_ref_name
 from carrel.model.text import printable
 from carrel.model.value import Value
@@ -109,6 +109,11 @@ def with_full_stats(content: bytes, tree: str, owner: tuple[int, int] | None) ->
     return bytes(changed)
 
 
+_MAX_NAME = 3500  # the kernel takes paths of 4,095 bytes, ours before it included
+_MAX_BLOB = 2 << 30  # one file is held in memory while it is written
+_MAX_ATTRIBUTES = 64 << 20
+
+
 # -- checking out ------------------------------------------------------------------------------------------------------
 
 
@@ -120,14 +125,30 @@ class Checkout(Value):
     has_lfs: bool
 
 
+class Limits(Value):
+    """How much a checkout may write; None is no limit."""
+
+    max_files: int | None = None  # and directories
+    max_bytes: int | None = None
+
+
 def checkout(
-    git: Git, git_dir: str, commit: str, target: str, *, seconds: int, progress: Callable[[str], None] | None = None
+    git: Git,
+    git_dir: str,
+    commit: str,
+    target: str,
+    *,
+    seconds: int,
+    limits: Limits,
+    progress: Callable[[str], None] | None = None,
 ) -> Checkout:
     """Write the files of a commit into an empty directory of ours, and the index that goes with them.
 
     No filter, hook or program of the repository runs. Line ends and encodings that attributes ask for are applied, as
-    git would; `$Id$` stays folded and LFS pointers stay pointers. All files get the time `seconds`.
+    git would; `$Id$` stays folded and LFS pointers stay pointers. All files get the time `seconds`. What is over a
+    limit is QuotaExceeded before anything is written: a few objects that name each other can make any number of files.
     """
+    _refuse_too_many(git, git_dir, commit, limits.max_files)
     temporary = f"{target}.index"
     try:
         git.run("read-tree", commit, git_dir=git_dir, environment={"GIT_INDEX_FILE": temporary})
@@ -136,6 +157,7 @@ def checkout(
         entries = read_index(content)
         for entry in entries:
             _check_name(entry.name)
+        _refuse_too_large(git, git_dir, entries, limits.max_bytes)
         attributes = _read_attributes(git, git_dir, entries)
         convert = _conversions(git, git_dir, temporary, entries, attributes)
     finally:
@@ -149,15 +171,56 @@ def checkout(
     )
 
 
+def _refuse_too_many(git: Git, git_dir: str, commit: str, max_files: int | None) -> None:
+    """Count the names of a commit while git lists them, and stop at the limit."""
+    counted = 0
+
+    def count(piece: bytes) -> None:
+        nonlocal counted
+        counted += piece.count(b"\0")
+        if max_files is not None and counted > max_files:
+            raise _over(f"has more than {max_files} files and directories", "git.max_files", max_files)
+
+    git.run("ls-tree", "-r", "-t", "-z", "--name-only", commit, git_dir=git_dir, watch=count)
+
+
+def _refuse_too_large(git: Git, git_dir: str, entries: Sequence[Entry], max_bytes: int | None) -> None:
+    """Add up the sizes that git has on record; an object that several names have is written as often."""
+    blobs = [entry for entry in entries if entry.mode != 0o160000]
+    feed = "".join(f"{entry.id}\n" for entry in blobs).encode()
+    answer = git.run("cat-file", "--batch-check=%(objectsize)", git_dir=git_dir, feed=feed) if blobs else b""
+    sizes = [
+        int(line) if line.isdigit() else 0 for line in answer.splitlines()
+    ]  # a missing one is said when it is read
+    if max_bytes is not None and sum(sizes) > max_bytes:
+        raise _over(f"has {sum(sizes) >> 20} MB of files, over {max_bytes >> 20} MB", "git.max_mb", max_bytes >> 20)
+    if max(sizes, default=0) > _MAX_BLOB:
+        raise _over(f"has a file of {max(sizes) >> 20} MB, over {_MAX_BLOB >> 20} MB", "file", _MAX_BLOB >> 20)
+    about = (size for entry, size in zip(blobs, sizes, strict=False) if _is_attributes(entry))
+    if sum(about) > _MAX_ATTRIBUTES:
+        raise _over(f"has more than {_MAX_ATTRIBUTES >> 20} MB of .gitattributes", "attributes", _MAX_ATTRIBUTES >> 20)
+
+
+def _over(what: str, limit: str, most: int) -> QuotaExceeded:
+    hint = f"{limit} sets the limit" if limit.startswith("git.") else "clone it inside the workspace, or without them"
+    return QuotaExceeded(f"the repository {what}", hint=hint, details={"limit": limit, "max": most})
+
+
 def _check_name(name: bytes) -> None:
+    if len(name) > _MAX_NAME:
+        raise CloneFailed(f"the repository holds a file whose path has {len(name)} bytes, over {_MAX_NAME}")
     for part in name.split(b"/"):
         if part in (b"", b".", b"..") or part.lower() == b".git" or b"\0" in part:
             raise CloneFailed(f"the repository holds a file with the forbidden name {name!r}")
 
 
 def _read_attributes(git: Git, git_dir: str, entries: Sequence[Entry]) -> list[bytes]:
-    found = [entry for entry in entries if entry.name.rpartition(b"/")[2] == b".gitattributes"]
-    return list(git.read_objects([entry.id for entry in found if stat.S_ISREG(entry.mode)], git_dir)) if found else []
+    found = list(dict.fromkeys(entry.id for entry in entries if _is_attributes(entry)))
+    return list(git.read_objects(found, git_dir)) if found else []
+
+
+def _is_attributes(entry: Entry) -> bool:
+    return entry.name.rpartition(b"/")[2] == b".gitattributes" and stat.S_ISREG(entry.mode)
 
 
 def _conversions(
@@ -259,12 +322,13 @@ def _write_files(
 
 
 def _make_parents(top: bytes, directory: bytes, made: dict[bytes, int]) -> None:
-    if directory in made:
-        return
-    parent = directory.rpartition(b"/")[0]
-    _make_parents(top, parent, made)
-    os.mkdir(top + b"/" + directory, 0o755)
-    made[directory] = 1
+    missing = []
+    while directory not in made:
+        missing.append(directory)
+        directory = directory.rpartition(b"/")[0]
+    for each in reversed(missing):
+        os.mkdir(top + b"/" + each, 0o755)
+        made[each] = 1
 
 
 def _write_file(path: bytes, content: bytes, mode: int, seconds: int) -> None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from carrel.errors import Conflict, KeyReused, OperationNotFound, WorkspaceBusy
 from carrel.model.call import Call
 from carrel.model.event import CallAccepted, CallCancelled, CallCompleted, CallFailed, CallStarted
+from carrel.model.source import parse as parse_source
 from carrel.store.log import LabelTaken
 
 TYPE_CHECKING = False
@@ -41,6 +42,8 @@ def accept_call(
     detached: bool = False,
 ) -> tuple[Call, bool]:
     """Write a call down, or find the one that has its key, and say whether it is new; KeyReused if another has it."""
+    if arguments and isinstance(arguments.get("source"), str):
+        parse_source(arguments["source"])  # what is no source, or holds a password, is not written down
     call_id = f"call-{home.new_id()}"
     fact = CallAccepted(
         call_id=call_id,

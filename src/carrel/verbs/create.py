@@ -277,6 +277,8 @@ def fill_options(home: Home, config: Config) -> FillOptions:
         lfs=git.lfs,
         lfs_hosts=tuple(git.lfs_hosts),
         lfs_max_bytes=git.lfs_max_mb << 20 if git.lfs_max_mb else None,
+        max_files=git.max_files,
+        max_bytes=git.max_mb << 20 if git.max_mb is not None else None,
         allow_ssh=git.allow_ssh,
         private_hosts=tuple(git.private_hosts),
         allow_local=True,  # whoever calls verbs here may read this disk anyway

@@ -216,6 +216,20 @@ def test_submodules_are_fetched_when_they_are_asked_for(yard: Yard, origin: str)
     assert not any("submodules" in note for note in made.filled.notes)
 
 
+def test_a_repository_from_elsewhere_names_no_submodule_on_this_disk(
+    yard: Yard, origin: str, server: GitServer
+) -> None:
+    private = f"{yard.directory}/private"
+    commit = repository(private, files=1)
+    for url in (private, f"file://{private}"):
+        sh(f"printf '[submodule \"s\"]\\n\\tpath = s\\n\\turl = {url}\\n' > .gitmodules", origin)
+        sh(f"git update-index --add --cacheinfo 160000,{commit},s && git add .gitmodules && git commit -qm s", origin)
+        options = {**LOOPBACK, "allow_local": True, "fresh_seconds": 0.0}
+        with pytest.raises(PolicyDenied):
+            yard.create(f"clone:http://127.0.0.1:{server.port}/origin", submodules=True, **options)
+        assert os.listdir(yard.create(f"clone:{origin}", submodules=True).path + "/s")  # the twin: named by its owner
+
+
 @pytest.mark.parametrize("url", ["https://127.0.0.1/x", "ext::sh -c true", "http://example.org/x"])
 def test_a_submodule_may_not_be_where_its_repository_may_not_be(yard: Yard, origin: str, url: str) -> None:
     sh(f"printf '[submodule \"s\"]\\n\\tpath = s\\n\\turl = {url}\\n' > .gitmodules", origin)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import stat
+from errno import ELOOP
 
 from carrel.errors import CarrelError, InvalidConfig, NotAFile, NotARepository, PermissionDenied, QuotaExceeded
 from carrel.model.source import Filled
@@ -273,9 +274,9 @@ def changed_since(filled: Filled, limit: int = 100) -> list[str]:
 
 
 def _entries(top: str, directory: str) -> Iterator[tuple[str, os.stat_result]]:
-    """What is in a directory of somebody who may be at work there."""
+    """What is in a directory of somebody who may be at work there, and may put a link in its place."""
     try:
-        with os.scandir(f"{top}/{directory}") as entries:
+        with foreign.hold_directory(f"{top}/{directory}") as folder, os.scandir(f"/proc/self/fd/{folder}") as entries:
             for entry in entries:
                 try:
                     yield f"{directory}/{entry.name}".lstrip("/"), entry.stat(follow_symlinks=False)
@@ -283,3 +284,6 @@ def _entries(top: str, directory: str) -> Iterator[tuple[str, os.stat_result]]:
                     continue
     except (FileNotFoundError, PermissionError, NotADirectoryError):
         return
+    except OSError as error:
+        if error.errno != ELOOP:
+            raise

@@ -67,8 +67,10 @@ class Tree:
 
         if depth > _MAX_DEPTH:
             raise CloneFailed(f"submodule {path} lies more than {_MAX_DEPTH} submodules deep")
-        remote = parse_remote(module.url, self.options)
-        mirror = Mirror(remote, parent.cache, self.options, self.progress)
+        # A repository from elsewhere does not get to name one of this disk, as in git itself.
+        options = self.options.replace(allow_local=self.options.allow_local and parent.remote.scheme == "file")
+        remote = parse_remote(module.url, options)
+        mirror = Mirror(remote, parent.cache, options, self.progress)
         mirror.bring(None, module.commit)
         prepared = Prepared(mirror, None, module.commit, self.owner)
         tree = prepared.tree(self.progress)

@@ -18,7 +18,7 @@ from carrel.snapshots.apply import Outcome, reverse
 from carrel.snapshots.collect import collect
 from carrel.snapshots.commit import GitCommitTree, make_commit
 from carrel.snapshots.journal import PREFIX
-from carrel.snapshots.merge import Folder, plan_merge
+from carrel.snapshots.merge import Folder, Since, plan_merge
 from carrel.snapshots.objects import Store
 from needs import need_root
 
@@ -55,7 +55,7 @@ def plan(desk: Desk, origin: Path, base: str | None = None, **options: object) -
         Folder(str(origin)) as ours,
         desk.store.writer() as writer,
     ):
-        made = plan_merge(before, ours, after, writer, fixed_ns=fixed_ns, **options)
+        made = plan_merge(before, ours, after, writer, since=Since(desk.store, fixed_ns=fixed_ns), **options)
         writer.commit()
         return made
 

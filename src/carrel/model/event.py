@@ -424,6 +424,13 @@ class WorkspaceRelayered(Fact):
     filled: dict[str, object]
 
 
+class WorkspaceRebased(Fact):
+    """An apply that a fork had counted as given back was undone: its changes are counted from before it again."""
+
+    base: str
+    undone: str  # the operation
+
+
 class MessageSent(Fact):
     """Somebody wrote to the workspace, through us; what is in its mailbox."""
 
@@ -681,6 +688,7 @@ FACTS: tuple[type[Value], ...] = (
     NetworkDenied,
     CommandCompleted,
     WorkspaceRelayered,
+    WorkspaceRebased,
     MessageSent,
     SnapshotTaken,
     SnapshotImported,

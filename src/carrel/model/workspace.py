@@ -86,6 +86,8 @@ TABLE: dict[tuple[str, str], str] = {
     ("applying", "changes_applied"): "ready",
     ("applying", "changes_apply_failed"): "ready",
     ("ready", "workspace_relayered"): "ready",
+    ("ready", "workspace_rebased"): "ready",
+    ("destroyed", "workspace_rebased"): "destroyed",
     **{
         (state, event): state
         for state in ("planned", "ready", "failed")

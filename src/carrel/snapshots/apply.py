@@ -29,6 +29,7 @@ from carrel.snapshots.entries import CHUNK, FILE, MODE_BITS, Entry
 from carrel.snapshots.folders import OPEN_DIR
 from carrel.snapshots.hands import Hands, remove_folder, write_pieces
 from carrel.snapshots.journal import PREFIX, Journal, new_aside, read_journal, write_journal
+from carrel.snapshots.merge import is_below
 from carrel.snapshots.trees import Tree, digest_of, split
 from carrel.snapshots.walker import OPEN_FILE
 from carrel.system.libc import sync_file_system
@@ -299,7 +300,7 @@ class _Apply:
             found = "" if step.path.rpartition("/")[0] in absent else self._look(step.path)
             if found != "d":
                 absent.add(step.path)
-            freed = found != step.before == "" and (step.path in gone or _is_below(step.path, gone))
+            freed = found != step.before == "" and (step.path in gone or is_below(step.path, gone))
             if step.action == "mkdir" and found == "d" and not freed:
                 stay.append(number)
             elif (found != step.before and not freed) or (step.action == "chmod" and self._is_done(step)):
@@ -697,15 +698,6 @@ def _is_open_for_writing(fd: int, name: str) -> bool:
         return error.errno == errno.EAGAIN
     finally:
         os.close(file)
-    return False
-
-
-def _is_below(path: str, gone: set[str]) -> bool:
-    at = path.rfind("/")
-    while at > 0:
-        if path[:at] in gone:
-            return True
-        at = path.rfind("/", 0, at)
     return False
 
 

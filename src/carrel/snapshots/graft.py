@@ -13,6 +13,7 @@ from carrel.snapshots.entries import (
     DIR,
     FILE,
     LEFT_OUT,
+    LINK,
     NO_DIGEST,
     WHITEOUT,
     Entry,
@@ -22,7 +23,7 @@ from carrel.snapshots.entries import (
     flags,
 )
 from carrel.snapshots.lines import with_groups
-from carrel.snapshots.merge import keep, keep_large
+from carrel.snapshots.merge import is_below, keep, keep_large
 from carrel.snapshots.patch import find_hunks
 from carrel.snapshots.renames import Pair
 from carrel.snapshots.trees import compare
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from carrel.model.change import Plan
-    from carrel.snapshots.merge import Folder
+    from carrel.snapshots.merge import Folder, Since
     from carrel.snapshots.objects import Objects, Writer
     from carrel.snapshots.trees import Tree
 
@@ -80,9 +81,9 @@ class _Graft:
         top = dict(self._base.top.layers[0].entries())
         work = top["work"]
         if work.digest == NO_DIGEST:  # a state without objects: nobody looked at its directories
-            work = self._like_theirs("work", over=work.over)
+            work = self.like_theirs("work", over=work.over)
         if "output" in top and top["output"].digest == NO_DIGEST:
-            top["output"] = self._like_theirs("output", digest=self._writer.put_tree(b""))
+            top["output"] = self.like_theirs("output", digest=self._writer.put_tree(b""))
         tree = _Folder(work, _entries(self._base.objects, work.digest))
         self._change(tree, paths)
         top["work"] = _write(self._writer, tree)
@@ -92,7 +93,7 @@ class _Graft:
         gone: set[str] = set()  # below these nothing is left
         for delta in compare(self._base, self._theirs, paths):
             above, _, name = delta.path.rpartition("/")
-            if _is_below(delta.path, gone):
+            if is_below(delta.path, gone):
                 continue
             folder = self.open(tree, above)
             if delta.new is None:
@@ -106,7 +107,7 @@ class _Graft:
                 folder.below.pop(name, None)
                 folder.names[name] = self._copy(delta.new)
 
-    def _like_theirs(self, name: str, *, digest: bytes = NO_DIGEST, over: str = "") -> Entry:
+    def like_theirs(self, name: str, *, digest: bytes = NO_DIGEST, over: str = "") -> Entry:
         found = self._theirs.top.find(name)
         if found is None or found.kind != DIR:
             return Entry(DIR, 0o755, digest=digest, over=over)
@@ -266,6 +267,37 @@ def _held(writer: Writer, ours: Folder, found: Entry | None) -> Entry:
     return Entry(FILE, found.mode, found.mtime_ns, len(data), digest, xattrs=ours.xattrs(found), flags=kept)
 
 
+def as_begun(writer: Writer, base: Tree, theirs: Tree, paths: Sequence[str], since: Since) -> tuple[str, list[str]]:
+    """The root of base with what the workspace began with where the user has changed it since, and what nobody knows.
+
+    The caller commits the writer. `paths` are those that are looked at, as `work/src`, and what is below them.
+    """
+    made = _Graft(writer, base, theirs)
+    top = dict(base.top.layers[0].entries())
+    work = top["work"] if top["work"].digest != NO_DIGEST else made.like_theirs("work", over=top["work"].over)
+    tree = _Folder(work, _entries(base.objects, work.digest))
+    unknown = []
+    for delta in compare(base, theirs, paths):
+        path = delta.path.removeprefix("work/")
+        before = delta.old
+        if before is None and (delta.new is None or not since.is_deleted(base, theirs, path)):
+            continue
+        if before is not None and (before.kind not in (FILE, LINK) or not since.is_edited(base, path, before)):
+            continue
+        began = since.find(theirs, path)
+        if began is None:
+            unknown.append(path)
+            continue
+        above, _, name = delta.path.rpartition("/")
+        like = before or delta.new
+        mode = like.mode if like is not None and like.kind == FILE else 0o644
+        made.open(tree, above).names[name] = Entry(
+            began.kind, mode if began.kind == FILE else 0o777, began.mtime_ns, began.size, began.digest, began.target
+        )
+    top["work"] = _write(writer, tree)
+    return writer.put_tree(_encode(top)).hex(), unknown
+
+
 def lay_on(writer: Writer, tree: Tree, key: str) -> str:
     """The root of the same state over another stack. The caller commits the writer."""
     if tree.root.startswith("layer:"):
@@ -318,15 +350,6 @@ def hold_contents(writer: Writer, plan: Plan) -> str:
             digest = step.before.partition(":")[2]
             names[digest] = Entry(FILE, size=step.old_size, digest=bytes.fromhex(digest))
     return writer.put_tree(_encode(names)).hex()
-
-
-def _is_below(path: str, tops: set[str]) -> bool:
-    at = path.rfind("/") if tops else 0
-    while at > 0:
-        if path[:at] in tops:
-            return True
-        at = path.rfind("/", 0, at)
-    return False
 
 
 def _entries(objects: Objects, digest: bytes) -> dict[str, Entry]:

@@ -4,9 +4,10 @@ Base is what the agent started from, ours is the folder (or commit) now, theirs 
 workspace changed are looked at, so the cost is that of the changes. What the plan finds in the target is part of it: a
 step is done only if that is still there.
 
-A user's folder that is itself the lower layer has no version from before the user's own edits. It shows by its ctime:
-then the version that the snapshots preserved is base, or the one that an apply of ours took away and an undo put back;
-without either the sides are taken to clash.
+A user's folder that is itself the lower layer has no version from before the user's own edits. That there were some
+shows by a ctime, or by a directory that is another one (`origins`): then the version that the snapshots preserved is
+base, or the one that an apply of ours took away and an undo put back; without either the sides are taken to clash.
+That holds for every target, a branch too: what the workspace began with does not depend on where its changes go.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from carrel.snapshots.entries import Xattrs
-    from carrel.snapshots.objects import Writer
+    from carrel.snapshots.objects import Objects, Writer
+    from carrel.snapshots.origins import Origins
     from carrel.snapshots.trees import Tree
 
     class Ours(Protocol):
@@ -104,6 +106,66 @@ def fingerprint(ours: Ours, entry: Entry | None) -> str:
     return {LINK: f"l:{entry.target}", DIR: "d"}.get(entry.kind, "x")
 
 
+class Since:
+    """What the workspace began with, where the user may have changed the folder that it lies on since.
+
+    `fixed_ns` is that of the stack, 0 if the workspace lies on no folder; `covers` are the trees of what its applies
+    replaced there, the oldest first; `find_was` knows the digest of what a path was when the workspace or one that it
+    is a fork of first changed it, where its present state does not.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        *,
+        fixed_ns: int = 0,
+        covers: Sequence[str] = (),
+        find_was: Callable[[str], bytes] = lambda _: b"",
+        origins: Origins | None = None,
+    ) -> None:
+        self._objects = objects
+        self._fixed_ns = fixed_ns
+        self._covers = Pile(tuple(StoredDir(objects, bytes.fromhex(each)) for each in covers))
+        self._find_was = find_was
+        self._origins = origins
+
+    def is_edited(self, base: Tree, path: str, before: Entry) -> bool:
+        """Whether what looks like base was changed by the user after the workspace was made."""
+        if not self._fixed_ns or not base.is_users(before):
+            return False
+        is_exchanged = self._origins is not None and self._origins.is_exchanged(path)
+        return is_exchanged or base.ctime_ns(before) > self._fixed_ns
+
+    def is_deleted(self, base: Tree, theirs: Tree, path: str) -> bool:
+        """Whether base has nothing at a path only because the user deleted what the workspace changed there."""
+        if not self._fixed_ns or base.hides(f"work/{path}"):
+            return False
+        return bool(theirs.was(f"work/{path}")) or (self._origins is not None and self._origins.existed(path))
+
+    def find(self, theirs: Tree, path: str) -> Entry | None:
+        """The file or link that the workspace changed here, as far as anything remembers it."""
+        was = theirs.was(f"work/{path}")
+        if not was:
+            taken = self._taken_away(path)
+            if taken is not None:
+                return taken
+            was = self._find_was(path)
+        return Entry(FILE, size=len(self._objects.get(was)), digest=was) if was else None
+
+    def _taken_away(self, path: str) -> Entry | None:
+        """What the first apply replaced or deleted here.
+
+        It did so because nobody had changed it: an undo that put it back has only given it another ctime. What is in a
+        deleted directory, or was replaced by something that is no file, is known in no other way.
+        """
+        pile = self._covers
+        *above, name = path.split("/")
+        for each in above:
+            pile = pile.child(each)
+        entry = pile.find(name)
+        return entry if entry is not None and entry.kind in (FILE, LINK) else None
+
+
 def plan_merge(
     base: Tree,
     ours: Ours,
@@ -113,23 +175,17 @@ def plan_merge(
     under: str = "work",
     paths: Sequence[str] | None = None,
     mark_conflicts: bool = False,
-    fixed_ns: int = 0,
-    covers: Sequence[str] = (),
-    find_was: Callable[[str], bytes] = lambda _: b"",
+    since: Since | None = None,
     names: tuple[str, str] = ("origin", "workspace"),
 ) -> Plan:
     """What giving back the changes from `base` to `theirs` would do to `ours`.
 
     `writer` takes the merged texts and what would be replaced, so that a plan can be done and undone later; the caller
-    commits it. `fixed_ns` is that of the stack if the target is the folder that the workspace lies on, else 0; `covers`
-    are then the trees of what the workspace's applies replaced in it, the oldest first, and `find_was` knows the digest
-    of what a path in it was when the workspace or one that it is a fork of first changed it, where `theirs` does not.
+    commits it. `since` tells what the workspace began with if it lies on a folder of the user's.
     `mark_conflicts` plans texts with conflict markers where the sides clash; otherwise the target keeps its version.
     """
     try:
-        return _plan(
-            _Planner(base, ours, theirs, writer, mark_conflicts, fixed_ns, covers, find_was, names), under, paths
-        )
+        return _plan(_Planner(base, ours, theirs, writer, mark_conflicts, since or Since(writer), names), under, paths)
     except OSError as error:
         raise from_os(error, "the origin") from error
 
@@ -140,8 +196,12 @@ def _plan(planner: _Planner, under: str, paths: Sequence[str] | None) -> Plan:
     found = [*_made_way(base, theirs, under, paths or ()), *compare(base, theirs, wanted)]
     deltas = [(delta.path[len(under) + 1 :], delta) for delta in found]
     ours.prefetch(path for path, _ in deltas if path and not is_in_git(path))
+    unread: set[str] = set()  # what could not be read is no deletion of what was below it
     for path, delta in deltas:
-        if path:
+        if delta.new is not None and delta.new.kind == LEFT_OUT and delta.old is not None and delta.old.kind == DIR:
+            unread.add(path)
+    for path, delta in deltas:
+        if path and not (unread and is_below(path, unread)):
             planner.consider(path, delta)
     return planner.finish()
 
@@ -170,9 +230,7 @@ class _Planner:
         theirs: Tree,
         writer: Writer,
         mark: bool,
-        fixed_ns: int,
-        covers: Sequence[str],
-        find_was: Callable[[str], bytes],
+        since: Since,
         names: tuple[str, str],
     ) -> None:
         self.base = base
@@ -180,9 +238,7 @@ class _Planner:
         self.theirs = theirs
         self._writer = writer
         self._mark = mark
-        self._fixed_ns = fixed_ns
-        self._covers = Pile(tuple(StoredDir(writer, bytes.fromhex(each)) for each in covers))
-        self._find_was = find_was
+        self._since = since
         self._names = names
         self._puts: list[Step] = []
         self._modes: list[Step] = []  # of directories
@@ -239,7 +295,7 @@ class _Planner:
 
     def _consider_file(self, path: str, before: Entry | None, after: Entry | None, target: Entry | None) -> None:
         is_new = before is None and after is not None and target is None
-        if is_new and self._fixed_ns and self._was(path) and not self.base.hides(f"work/{path}"):
+        if is_new and self._since.is_deleted(self.base, self.theirs, path):
             self._clashes.append(Clash(path=path, reason="changed in the workspace, deleted here"))
         elif self._is_same(before, after, target):
             self._same += 1
@@ -271,43 +327,25 @@ class _Planner:
 
     def _is_changed(self, path: str, before: Entry | None, target: Entry | None) -> bool:
         """Whether the target is not what the workspace started from."""
+        if self._has_changed_since(path, before):
+            began = self._since.find(self.theirs, path)
+            return began is None or self._differs(began, began.digest, target)
         if before is None or target is None:
             return before is not target
-        if before.kind != target.kind:
+        return self._differs(before, self.base.digest(before) if before.kind == FILE else b"", target)
+
+    def _differs(self, before: Entry, digest: bytes, target: Entry | None) -> bool:
+        if target is None or before.kind != target.kind:
             return True
         if before.kind == LINK:
             return before.target != target.target
-        if before.kind != FILE:
-            return False
-        if self._is_edited_since(before):
-            was = self._began_with(path)
-            return was == b"" or was != self.ours.digest(target)
-        return before.size != target.size or self.base.digest(before) != self.ours.digest(target)
+        return before.kind == FILE and (before.size != target.size or digest != self.ours.digest(target))
 
-    def _is_edited_since(self, before: Entry) -> bool:
-        """Whether what looks like base was changed by the user after the workspace was made."""
-        return bool(self._fixed_ns) and self.base.is_users(before) and self.base.ctime_ns(before) > self._fixed_ns
-
-    def _began_with(self, path: str) -> bytes:
-        """The digest of what the workspace changed here, as far as anything remembers it."""
-        return self._was(path) or self._taken_away(path) or self._find_was(path)
-
-    def _was(self, path: str) -> bytes:
-        """The digest of the base version that a snapshot preserved, or nothing."""
-        return self.theirs.was(f"work/{path}")
-
-    def _taken_away(self, path: str) -> bytes:
-        """The digest of the file that the first apply replaced or deleted here, or nothing.
-
-        It did so because nobody had changed it: an undo that put it back has only given it another ctime. What is in a
-        deleted directory, or was replaced by something that is no file, is known in no other way.
-        """
-        pile = self._covers
-        *above, name = path.split("/")
-        for each in above:
-            pile = pile.child(each)
-        entry = pile.find(name)
-        return entry.digest if entry is not None and entry.kind == FILE else b""
+    def _has_changed_since(self, path: str, before: Entry | None) -> bool:
+        """Whether base is not what the workspace began with."""
+        if before is None:
+            return self._since.is_deleted(self.base, self.theirs, path)
+        return before.kind in (FILE, LINK) and self._since.is_edited(self.base, path, before)
 
     # -- what to do ----------------------------------------------------------------------------------------------------
 
@@ -371,11 +409,12 @@ class _Planner:
         self._put(path, after, target, mode=_mode(before, after, target), merged=text)
 
     def _base_text(self, path: str, before: Entry | None) -> bytes:
+        if self._has_changed_since(path, before):
+            began = self._since.find(self.theirs, path)
+            known = began is not None and began.kind == FILE and began.size <= _MAX_MERGE
+            return self.theirs.objects.get(began.digest) if began is not None and known else b""
         if before is None or before.kind != FILE or before.size > _MAX_MERGE:
             return b""
-        if self._is_edited_since(before):
-            was = self._began_with(path)
-            return self.theirs.objects.get(was) if was else b""
         return self.base.read(before)
 
     def _with_folders(self, puts: list[Step], gone: set[str]) -> list[Step]:
@@ -446,6 +485,16 @@ def _refused_part(path: str) -> str:
         if is_git_name(name) or name.startswith(PREFIX):
             return "/".join(parts[:count])
     return ""
+
+
+def is_below(path: str, tops: set[str]) -> bool:
+    """Whether a path is below one of these."""
+    at = path.rfind("/") if tops else 0
+    while at > 0:
+        if path[:at] in tops:
+            return True
+        at = path.rfind("/", 0, at)
+    return False
 
 
 def _is_other(entry: Entry | None) -> bool:

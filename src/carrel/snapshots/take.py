@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from carrel.errors import FilesystemError, from_os
 from carrel.model.snapshot import EMPTY, LeftOut, Limits, Taken, layer_root
@@ -13,6 +13,7 @@ from carrel.snapshots.cache import Directory
 from carrel.snapshots.entries import CHUNK, DIR, FILE, LEFT_OUT, Entry, encode_entry, encode_tree, flags
 from carrel.snapshots.folders import OPEN_DIR
 from carrel.snapshots.objects import Scratch
+from carrel.snapshots.origins import Origins
 from carrel.snapshots.trees import Tree
 from carrel.snapshots.walker import Redirected, Walk
 from carrel.system.parts import open_part
@@ -231,10 +232,10 @@ def _see_work(
     overlay = place.overlay
     if overlay is not None:
         stack = overlay.stack
-        with Tree(keep, layer_root(stack.key), lambda _: stack) if keep else _nothing() as lower:
+        with ExitStack() as opened, Tree(keep, layer_root(stack.key), lambda _: stack) if keep else _nothing() as lower:
             find_was = None
             if keep and lower is not None and stack.fixed_ns:
-                find_was = _preserver(keep, lower, stack, earlier)
+                find_was = _preserver(keep, lower, stack, earlier, opened.enter_context(Origins(overlay)))
             walk = new_walk(stack.marks, find_was)
             try:
                 fd = open_part(*os.path.split(overlay.upper))
@@ -262,7 +263,7 @@ def _nothing() -> Iterator[None]:
     yield None
 
 
-def _preserver(sink: Sink, lower: Tree, stack: Stack, earlier: Tree | None) -> Callable[[str], bytes]:
+def _preserver(sink: Sink, lower: Tree, stack: Stack, earlier: Tree | None, origins: Origins) -> Callable[[str], bytes]:
     """Keep what a user's folder holds below a changed file, while it is still what the agent started from.
 
     The user may edit the folder tomorrow; merging three ways needs the version both sides came from. Once that has
@@ -276,7 +277,7 @@ def _preserver(sink: Sink, lower: Tree, stack: Stack, earlier: Tree | None) -> C
     def find_was(path: str) -> bytes:
         entry = lower.find(path)
         # Deleted or made something else since, by the user or by an apply of ours.
-        if entry is None or lower.ctime_ns(entry) > stack.fixed_ns:
+        if entry is None or lower.ctime_ns(entry) > stack.fixed_ns or origins.is_exchanged(path.removeprefix("work/")):
             return known_before(path)
         if entry.kind != FILE or entry.size > CHUNK:
             return b""

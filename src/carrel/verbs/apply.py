@@ -31,7 +31,7 @@ from carrel.errors import (
 from carrel.model.approval import Request
 from carrel.model.change import Clash, Plan, Step
 from carrel.model.digest import sha256
-from carrel.model.event import ChangesApplied, ChangesApplyFailed, ChangesApplying
+from carrel.model.event import ChangesApplied, ChangesApplyFailed, ChangesApplying, WorkspaceRebased
 from carrel.model.moment import seconds
 from carrel.model.snapshot import Snapshot
 from carrel.model.source import BRANCH_HINT, is_branch_name
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from carrel.home import Home
     from carrel.model.workspace import Workspace
     from carrel.snapshots.folders import Folders
+    from carrel.snapshots.merge import Since
     from carrel.snapshots.objects import Store, Writer
     from carrel.snapshots.trees import Tree
     from carrel.verbs.permit import Gate
@@ -95,6 +96,7 @@ class Job(Value):
     move: Move | None = None
     keeps: tuple[str, ...] = ()  # roots of what undo needs
     cover: str = ""  # what the folder shows before it, if the workspace lies on that folder
+    bases: tuple[str, ...] = ()  # of an undo: the base that the undone apply left, and the one before it
 
 
 def apply(
@@ -195,7 +197,7 @@ def _target(workspace: Workspace, to: str | None) -> str:
     if kind == "branch" and not is_branch_name(rest):  # before anything is read by that name
         raise Invalid(f"{rest[:100]!r} is not a branch name", hint=BRANCH_HINT)
     if "\0" in rest:
-        raise NullByteInPath("the path to apply to holds a NUL byte")
+        raise NullByteInPath("the path to apply to holds a NUL byte", hint="name a path without it")
     return f"{kind}:{os.path.abspath(rest)}" if kind != "branch" else to
 
 
@@ -265,12 +267,13 @@ def _plan(
     from carrel.snapshots.graft import hold_contents
 
     kind, _, where = target.partition(":")
-    if kind == "patch":
-        job = _plan_patch(store, base, theirs, where, paths)
-    elif kind == "branch":
-        job = _plan_branch(home, store, workspace, base, theirs, where, paths, message, mark_conflicts)
-    else:
-        job = _plan_folder(home, store, workspace, base, theirs, where, paths, mark_conflicts)
+    with _since(home, store, workspace) as since:
+        if kind == "patch":
+            job = _plan_patch(store, base, theirs, since, where, paths)
+        elif kind == "branch":
+            job = _plan_branch(home, store, workspace, base, theirs, since, where, paths, message, mark_conflicts)
+        else:
+            job = _plan_folder(store, base, theirs, since, where, paths, mark_conflicts)
     clashes = [clash for clash in job.plan.clashes if not clash.marked]
     if clashes:
         names = ", ".join(clash.path for clash in clashes[:5])
@@ -285,12 +288,44 @@ def _plan(
     return job.replace(keeps=(contents, workspace.base))
 
 
-def _plan_patch(store: Store, base: Tree, theirs: Tree, where: str, paths: list[str]) -> Job:
+@contextmanager
+def _since(home: Home, store: Store, workspace: Workspace) -> Iterator[Since]:
+    """What the workspace began with, whatever the user has done since in the folder that it lies on."""
+    from carrel.snapshots.merge import Since
+    from carrel.snapshots.origins import Origins
+
+    overlay = place_of_state(home, workspace).overlay
+    if overlay is None or not overlay.stack.fixed_ns:
+        yield Since(store)
+        return
+    with Origins(overlay) as origins:
+        yield Since(
+            store,
+            fixed_ns=overlay.stack.fixed_ns,
+            covers=workspace.covers,
+            find_was=_remembered(home, store, workspace),
+            origins=origins,
+        )
+
+
+def _plan_patch(store: Store, base: Tree, theirs: Tree, since: Since, where: str, paths: list[str]) -> Job:
     """A patch is a file like any other: what it replaces comes back with undo."""
     from carrel.snapshots.diff import write_patch
+    from carrel.snapshots.graft import as_begun
     from carrel.snapshots.merge import Folder, fingerprint
 
-    content = b"".join(write_patch(base, theirs, paths=paths or None))
+    with store.writer() as writer:
+        root, unknown = as_begun(writer, base, theirs, [f"work/{path}" for path in paths] or ["work"], since)
+        writer.commit()
+    if unknown:
+        names = ", ".join(unknown[:5])
+        raise OriginMoved(
+            f"changed in the origin too, before a snapshot knew what they were: {names}",
+            hint="apply other paths, or to the folder with --conflicts",
+            details={"conflicts": unknown},
+        )
+    with base.sibling(root) as begun:
+        content = b"".join(write_patch(begun, theirs, paths=paths or None))
     folder, name = os.path.split(where)
     if not os.path.isdir(folder):
         raise Invalid(f"there is no directory {folder!r:.300} for the patch", hint="make it, or name another file")
@@ -319,33 +354,14 @@ def _put(writer: Writer, data: bytes) -> bytes:
 
 
 def _plan_folder(
-    home: Home,
-    store: Store,
-    workspace: Workspace,
-    base: Tree,
-    theirs: Tree,
-    folder: str,
-    paths: list[str],
-    mark_conflicts: bool,
+    store: Store, base: Tree, theirs: Tree, since: Since, folder: str, paths: list[str], mark_conflicts: bool
 ) -> Job:
     from carrel.snapshots.merge import Folder, plan_merge
 
     if not os.path.isdir(folder):
         raise OriginMoved(f"the folder {folder} is gone", hint="--to patch:FILE or --to folder:PATH")
-    overlay = place_of_state(home, workspace).overlay
-    fixed_ns = overlay.stack.fixed_ns if overlay and _lies_on(home, workspace, folder) else 0
     with Folder(folder) as ours, store.writer() as writer:
-        plan = plan_merge(
-            base,
-            ours,
-            theirs,
-            writer,
-            paths=paths or None,
-            mark_conflicts=mark_conflicts,
-            fixed_ns=fixed_ns,
-            covers=workspace.covers if fixed_ns else (),
-            find_was=_remembered(home, store, workspace),
-        )
+        plan = plan_merge(base, ours, theirs, writer, paths=paths or None, mark_conflicts=mark_conflicts, since=since)
         writer.commit()
     return Job(plan=plan, folder=folder)
 
@@ -389,6 +405,7 @@ def _plan_branch(
     workspace: Workspace,
     base: Tree,
     theirs: Tree,
+    since: Since,
     branch: str,
     paths: list[str],
     message: str | None,
@@ -408,7 +425,7 @@ def _plan_branch(
         )
     with store.writer() as writer:
         ours = GitCommitTree(_git(home), found.common, parent)
-        plan = plan_merge(base, ours, theirs, writer, paths=paths or None, mark_conflicts=mark_conflicts)
+        plan = plan_merge(base, ours, theirs, writer, paths=paths or None, mark_conflicts=mark_conflicts, since=since)
         writer.commit()
     move = Move(
         git_dir=found.common,
@@ -638,6 +655,8 @@ def _record_applied(home: Home, store: Store, workspace: Workspace, job: Job, co
 
     step: dict[str, Any] = dict(workspace.step)
     _hide_new_folders(home, workspace, job)
+    if job.bases:
+        _rebase_forks(home, workspace, job.bases, step)
     fact = ChangesApplied(
         **workspace.names(),
         **{key: step[key] for key in ("target", "operation_id", "paths", "before", "undoes")},
@@ -650,6 +669,25 @@ def _record_applied(home: Home, store: Store, workspace: Workspace, job: Job, co
     )
     record_end(home, store, workspace.task_id, fact)
     drop_journal(_journal_path(home, str(step["operation_id"])))
+
+
+def _rebase_forks(home: Home, workspace: Workspace, bases: tuple[str, ...], step: Mapping[str, Any]) -> None:
+    """Let forks that were made in between count again what the undo took out of the origin.
+
+    It is written before the undo's own end: whoever settles the undo after a crash comes here again.
+    """
+    new_base = {workspace.base: str(step["next_base"])}
+    new_base.setdefault(*bases)
+    family = {workspace.uid}
+    for record in home.log.find_all("workspace"):  # a fork comes after its parent
+        origin = record["filled"].get("origin")
+        if not isinstance(origin, dict) or origin.get("parent") not in family:
+            continue
+        family.add(record["uid"])
+        base = new_base.get(record["base"], record["base"])
+        if record["home"] == home.id and record["state"] in ("ready", "destroyed") and base != record["base"]:
+            names = {key: record[key] for key in ("workspace_id", "agent_id", "uid")}
+            home.record(record["task_id"], WorkspaceRebased(**names, base=base, undone=str(step["undoes"])))
 
 
 def _hide_new_folders(home: Home, workspace: Workspace, job: Job) -> None:
@@ -766,6 +804,7 @@ def _find_job(home: Home, operation_id: str) -> Job | None:
         move=Move(**found["move"]) if found["move"] else None,
         keeps=tuple(found["keeps"]),
         cover=found.get("cover", ""),
+        bases=tuple(found.get("bases", ())),
     )
 
 
@@ -804,7 +843,8 @@ def take_back(home: Home, workspace: Workspace, operation_id: str, applied: dict
             )
         before = keep(home, workspace, cause="before_apply")
         with open_store(home) as store, store.hold():
-            back = _reverse(job, str(applied["commit"])).replace(keeps=(job.keeps[0], workspace.base))
+            bases = (str(applied["base"]), str(applied["base_before"]))
+            back = _reverse(job, str(applied["commit"])).replace(keeps=(job.keeps[0], workspace.base), bases=bases)
             next_base = _base_without(home, store, workspace, applied, job.plan)
             paths = list(applied["paths"])
             return _carry_out(home, store, workspace, target, paths, before, back, next_base, undoes=operation_id)

@@ -77,6 +77,19 @@ def test_states_are_kept_shown_and_brought_back(trusted: list[str]) -> None:
     ask(trusted, questions)
 
 
+def test_a_diff_of_bytes_that_are_no_text_is_an_answer(trusted: list[str], workspaces: Local) -> None:
+    """MCP carries Unicode only: what is not is marked, in the words and in the data."""
+    workspaces.write_file("t/a", "work/caf\udce9", b"caf\xe9 one\n")
+
+    async def questions(client: Client) -> Any:
+        return await client.call_tool("show_diff", {})
+
+    found = ask(trusted, questions)
+    assert not found.is_error, found.content
+    assert found.structured_content["files"][0]["path"] == "caf?"
+    assert "+caf? one\n" in found.structured_content["patch"]
+
+
 def test_one_workspace_is_all_that_its_server_shows(trusted: list[str], workspaces: Local) -> None:
     workspaces.create(id="t/b")
 

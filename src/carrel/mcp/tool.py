@@ -37,8 +37,17 @@ class Answer(Value):
     @classmethod
     def text(cls, text: str, data: dict[str, Any] | None = None) -> Answer:
         """An answer in words; without data of its own it is `content`, as the reference server has it."""
-        text = text.encode("utf-8", "replace").decode()  # a name on the disk may be no Unicode, an answer has to be
-        return cls(blocks=[{"type": "text", "text": text}], data={"content": text} if data is None else data)
+        text = _unicode(text)
+        return cls(blocks=[{"type": "text", "text": text}], data={"content": text} if data is None else _unicode(data))
+
+
+def _unicode(value: Any) -> Any:
+    """The same value with a mark for each byte that is no Unicode, as in names on the disk: MCP carries no others."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_unicode(key): _unicode(each) for key, each in value.items()}
+    return [_unicode(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 class Tool(Value):

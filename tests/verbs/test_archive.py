@@ -229,7 +229,7 @@ def test_what_is_in_the_archive_gives_no_rights(workspaces: Local, elsewhere: Lo
         "prompt": "mend it",
     }
     changed = elsewhere.create(f"archive:{done.path}", id="fix/b", config={"prompt": "again", "max_size_mb": 7})
-    assert changed.config == {"max_size_mb": 7, "prompt": "again"}
+    assert changed.config == {"max_size_mb": 7, "max_files": 250_000, "prompt": "again"}
 
 
 def test_archives_are_for_the_owner(workspaces: Local) -> None:

@@ -222,6 +222,7 @@ class _Cell:
                 rlimits=[each for each in rlimits if each not in early],
                 ruleset=landlock.ruleset(self._abi),
                 rules=self._rules(),
+                calls=seccomp.without_landlock() if self._confinement.limits.stops_at_quota else b"",
                 keep=len(pass_on),
             )
             options += ["--perms", "0555", "--file", data(body, "enter"), _ENTER]

@@ -2,7 +2,7 @@
 
 Landlock forbids mounting, so it cannot be in force before bubblewrap has built its root; and a process limit counts all
 processes of the user unless it is set in the new user namespace. Both therefore need a program of ours inside. Python
-would cost 15 ms a run and has to be installed in there; this is 424 bytes of machine code and half a millisecond. It
+would cost 15 ms a run and has to be installed in there; this is 488 bytes of machine code and half a millisecond. It
 is written down as an assembler's listing, and a test assembles the right column and compares it with the left.
 
 What it reports on descriptor 3 are pairs of 32-bit numbers, stage and error: (0, 0) when every wall stands, then either
@@ -27,7 +27,7 @@ _LISTINGS = {
     "x86_64": """
                      # the stack holds argc, argv, envp; r12 walks through the table
 4989e5                 mov r13, rsp
-4c8d259e010000         lea r12, [rip + table]
+4c8d25de010000         lea r12, [rip + table]
                      # fcntl(3, F_SETFD, FD_CLOEXEC): the report ends where the command begins
 b848000000             mov eax, 72
 bf03000000             mov edi, 3
@@ -52,7 +52,7 @@ b8a0000000             mov eax, 160
 498d742408             lea rsi, [r12 + 8]
 0f05                   syscall
 4885c0                 test rax, rax
-0f8814010000           js fail
+0f8852010000           js fail
 4983c418               add r12, 24
 48ffcb                 dec rbx
 ebd4                   jmp limits
@@ -63,12 +63,12 @@ bd02000000             mov ebp, 2
 498d7c2408             lea rdi, [r12 + 8]
 4983c420               add r12, 32
 4885f6                 test rsi, rsi
-0f849c000000           jz ready
+0f84a4000000           jz ready
 b8bc010000             mov eax, 444
 31d2                   xor edx, edx
 0f05                   syscall
 4885c0                 test rax, rax
-0f88de000000           js fail
+0f881c010000           js fail
 4889c3                 mov rbx, rax
                      # open(path, O_PATH|O_CLOEXEC) and landlock_add_rule(ruleset, 1, {access, fd}, 0);
                      # what is not there gets no rule
@@ -76,7 +76,7 @@ b8bc010000             mov eax, 444
 bd03000000             mov ebp, 3
 4d8b3424               mov r14, qword ptr [r12]
 4d85f6                 test r14, r14
-745b                   jz restrict
+745f                   jz restrict
 4d8b7c2408             mov r15, qword ptr [r12 + 8]
 498d7c2410             lea rdi, [r12 + 16]
 be00002800             mov esi, 0x280000
@@ -98,11 +98,11 @@ be01000000             mov esi, 1
 0f05                   syscall
 4883c410               add rsp, 16
 4885c0                 test rax, rax
-787e                   js fail
+0f88b8000000           js fail
 b803000000             mov eax, 3
 4489f7                 mov edi, r14d
 0f05                   syscall
-eb97                   jmp rules
+eb93                   jmp rules
                      # landlock_restrict_self(ruleset, 0)
                      restrict:
 bd04000000             mov ebp, 4
@@ -111,14 +111,32 @@ b8be010000             mov eax, 446
 31f6                   xor esi, esi
 0f05                   syscall
 4885c0                 test rax, rax
-785d                   js fail
+0f8893000000           js fail
 b803000000             mov eax, 3
 89df                   mov edi, ebx
 0f05                   syscall
-                     # every wall stands: report stage 0, then try one path after the other;
-                     # the error that counts is another than "no such file"
                      ready:
 4983c408               add r12, 8
+                     # prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, {length, steps}), unless its length is 0
+498b1c24               mov rbx, qword ptr [r12]
+4983c408               add r12, 8
+4885db                 test rbx, rbx
+7429                   jz stands
+bd04000000             mov ebp, 4
+4154                   push r12
+53                     push rbx
+b89d000000             mov eax, 157
+bf16000000             mov edi, 22
+be02000000             mov esi, 2
+4889e2                 mov rdx, rsp
+0f05                   syscall
+4883c410               add rsp, 16
+4885c0                 test rax, rax
+7854                   js fail
+4d8d24dc               lea r12, [r12 + rbx*8]
+                     # every wall stands: report stage 0, then try one path after the other;
+                     # the error that counts is another than "no such file"
+                     stands:
 31ed                   xor ebp, ebp
 31c0                   xor eax, eax
 e858000000             call report
@@ -163,13 +181,13 @@ ba08000000             mov edx, 8
 0f05                   syscall
 58                     pop rax
 c3                     ret
-90                     .balign 8
+0f1f00                 .balign 8
                      table:
 """,
     "aarch64": """
                      # the stack holds argc, argv, envp; x20 walks through the table
 f5030091               mov x21, sp
-740d0010               adr x20, table
+340f0010               adr x20, table
                      # fcntl(3, F_SETFD, FD_CLOEXEC): the report ends where the command begins
 280380d2               mov x8, #25
 600080d2               mov x0, #3
@@ -192,7 +210,7 @@ f5030091               mov x21, sp
 800240f9               ldr x0, [x20]
 81220091               add x1, x20, #8
 010000d4               svc #0
-4009f8b7               tbnz x0, #63, fail
+e00af8b7               tbnz x0, #63, fail
 94620091               add x20, x20, #24
 d60600d1               sub x22, x22, #1
 f7ffff17               b limits
@@ -206,7 +224,7 @@ f7ffff17               b limits
 883780d2               mov x8, #444
 020080d2               mov x2, #0
 010000d4               svc #0
-c007f8b7               tbnz x0, #63, fail
+6009f8b7               tbnz x0, #63, fail
 f60300aa               mov x22, x0
                      # open(path, O_PATH|O_CLOEXEC) and landlock_add_rule(ruleset, 1, {access, fd}, 0);
                      # what is not there gets no rule
@@ -233,7 +251,7 @@ e2030091               mov x2, sp
 a83780d2               mov x8, #445
 010000d4               svc #0
 ff430091               add sp, sp, #16
-c004f8b7               tbnz x0, #63, fail
+6006f8b7               tbnz x0, #63, fail
 e00317aa               mov x0, x23
 280780d2               mov x8, #57
 010000d4               svc #0
@@ -245,14 +263,29 @@ e00316aa               mov x0, x22
 010080d2               mov x1, #0
 c83780d2               mov x8, #446
 010000d4               svc #0
-8003f8b7               tbnz x0, #63, fail
+2005f8b7               tbnz x0, #63, fail
 e00316aa               mov x0, x22
 280780d2               mov x8, #57
 010000d4               svc #0
-                     # every wall stands: report stage 0, then try one path after the other;
-                     # the error that counts is another than "no such file"
                      ready:
 94220091               add x20, x20, #8
+                     # prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, {length, steps}), unless its length is 0
+960240f9               ldr x22, [x20]
+94220091               add x20, x20, #8
+760100b4               cbz x22, stands
+930080d2               mov x19, #4
+f653bfa9               stp x22, x20, [sp, #-16]!
+e81480d2               mov x8, #167
+c00280d2               mov x0, #22
+410080d2               mov x1, #2
+e2030091               mov x2, sp
+010000d4               svc #0
+ff430091               add sp, sp, #16
+2003f8b7               tbnz x0, #63, fail
+940e168b               add x20, x20, x22, lsl #3
+                     # every wall stands: report stage 0, then try one path after the other;
+                     # the error that counts is another than "no such file"
+                     stands:
 130080d2               mov x19, #0
 000080d2               mov x0, #0
 19000094               bl report
@@ -296,7 +329,7 @@ e1030091               mov x1, sp
 010000d4               svc #0
 ff430091               add sp, sp, #16
 c0035fd6               ret
-                       .balign 8
+1f2003d5               .balign 8
                      table:
 """,
 }
@@ -335,11 +368,12 @@ def build(
     rlimits: Iterable[tuple[int, int]] = (),
     ruleset: bytes = b"",
     rules: Iterable[tuple[str, int]] = (),
+    calls: bytes = b"",
     keep: int = 0,
     arch: str = "",
 ) -> bytes:
-    """An executable that keeps `keep` descriptors behind the report, sets the limits and the rules and runs the first
-    of the candidate paths that exists, with its own arguments shifted by one."""
+    """An executable that keeps `keep` descriptors behind the report, sets the limits, the rules and a last filter of
+    `calls`, and runs the first of the candidate paths that exists, with its own arguments shifted by one."""
     arch = arch or os.uname().machine
     limits = list(rlimits)
     table = struct.pack("<QQ", FIRST_FREE_FD + keep, len(limits))
@@ -347,7 +381,8 @@ def build(
     table += struct.pack("<Q", len(ruleset)) + ruleset.ljust(24, b"\0")
     if ruleset:
         table += b"".join(struct.pack("<Q", access) + _text(path) for path, access in rules)
-    table += bytes(8) + b"".join(map(_text, candidates)) + bytes(8)
+    table += bytes(8) + struct.pack("<Q", len(calls) // 8) + calls
+    table += b"".join(map(_text, candidates)) + bytes(8)
     body = code(arch) + table
     size = _HEADERS + len(body)
     # one segment to read and execute, and the mark that the stack is not executable

@@ -71,6 +71,17 @@ def test_a_nul_in_a_branch_name_is_invalid(person: Person, project: Path) -> Non
     assert len(person.python(script).split()) == 4
 
 
+def test_an_agent_of_its_own_learns_nothing_by_a_name(person: Person, project: Path) -> None:
+    script = (
+        f"import carrel; from carrel.errors import CarrelError\nw = carrel.open({str(person.home)!r})\n"
+        "try: w.acting_as('run', agent_of='t/a').apply('t/a', to='branch:../../../../secret')\n"
+        "except CarrelError as error: print(error.code, error.message)\n"
+    )
+    said = person.python(script)
+    assert said.startswith("invalid ")
+    assert SECRET not in said
+
+
 @pytest.mark.parametrize(
     "plant",
     [

@@ -132,3 +132,18 @@ def test_the_document_describes_every_route(wire: Wire) -> None:
         for method, operation in methods.items():
             assert operation["description"], (method, path)
             assert {"401", "421"} <= operation["responses"].keys() or path == "/healthz"
+
+
+@pytest.mark.parametrize("name", ["../../../../secret", "a\0b", "a\ud800b", "a\u202eb", "x" * 4000, ""])
+def test_a_branch_name_that_is_none_is_said(wire: Wire, desk: str, name: str) -> None:
+    answer = wire.ask("POST", f"/api/workspaces/{desk}/apply", {"to": f"branch:{name}"})
+    assert (answer.status, answer.code) in ((422, "invalid"), (400, "invalid")), answer.body
+
+
+def test_a_url_with_a_password_is_kept_nowhere(wire: Wire, workspaces: Local) -> None:
+    body = {"source": "https://u:hunter2secret@example.com/x.git", "id": "t/a"}
+    for headers in ({}, {"Idempotency-Key": "k1"}, {"Prefer": "respond-async"}):
+        answer = wire.ask("POST", "/api/workspaces", body, headers=headers)
+        assert answer.status == 422, answer.body
+        assert b"hunter2" not in answer.body
+    assert not [event for event in workspaces.events() if "hunter2" in str(event)]

@@ -90,6 +90,17 @@ def test_a_fork_says_what_it_lacks_and_both_go_on(desk: tuple[Person, str]) -> N
     person.aw_ok("destroy", "--force", "t/a", "t/b")
 
 
+def test_a_restore_in_a_read_only_directory_leaves_it_read_only(person: Person) -> None:
+    """To change the mode of a file a directory is opened for us, an ordinary user; it stayed open."""
+    person.aw_ok("create", "t/a")
+    work = Path(person.aw_ok("path", "t/a").strip()) / "work"
+    person.sh(f"cd {work}; mkdir -p a/b; echo x > a/b/f; chmod 644 a/b/f; chmod 500 a/b a")
+    person.aw_ok("snapshot", "t/a", "-m", "kept")
+    person.sh(f"chmod 600 {work}/a/b/f")
+    person.aw_ok("restore", "t/a", "kept")
+    assert person.sh(f"cd {work}; stat -c %a a a/b a/b/f").split() == ["500", "500", "644"]
+
+
 def test_closed_files_of_the_origin_are_no_changes(person: Person) -> None:
     folder = person.folder("origin", {"a.txt": "one\n", "shut.txt": "s\n", "shut/in.txt": "x\n"})
     (folder / "shut.txt").chmod(0)

@@ -145,14 +145,16 @@ class Hands:
         if self._owner is not None:
             os.chown(name, *self._owner, dir_fd=parent, follow_symlinks=False)
 
-    def open_up(self, path: str) -> None:
-        """Let ourselves write in a directory: an ordinary user needs that, root does not."""
+    def open_up(self, path: str) -> bool:
+        """Let ourselves write in a directory, which an ordinary user needs; returns whether its mode was changed."""
         if self.is_root:
-            return
+            return False
         with self._handle(path) as fd:
             mode = os.fstat(fd).st_mode
-            if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
-                os.chmod(f"/proc/self/fd/{fd}", (mode & 0o7777) | 0o700)
+            if not stat.S_ISDIR(mode) or mode & 0o700 == 0o700:
+                return False
+            os.chmod(f"/proc/self/fd/{fd}", (mode & 0o7777) | 0o700)
+            return True
 
     def set_folder_mode(self, path: str, mode: int) -> None:
         """Give a directory its mode, and nothing to what is none."""

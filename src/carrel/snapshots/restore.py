@@ -139,7 +139,7 @@ class _Restore:
         self._owner = owner
         self._counts = counts
         self._parts: dict[str, Hands] = {}
-        self._stirred: set[str] = set()  # directories whose time moved
+        self._stirred: set[str] = set()  # directories whose time or mode moved
         self._there: set[str] = set()  # directories that exist by now
         self._unkept: set[str] = set()  # in no snapshot, so it stays as it is, with all that is below it
         self._blocked: set[str] = set()  # that, and directories with something like it below
@@ -322,8 +322,8 @@ class _Restore:
         above = path.rpartition("/")[0]
         if above and above not in self._stirred:
             hands, rest = self._hands(above)
-            if rest:
-                hands.open_up(rest)
+            if rest and hands.open_up(rest):
+                self._stirred.add(above)  # its own mode comes back at the end
 
     def _settle(self, deltas: Iterable[Delta]) -> None:
         """Give directories their modes and times, the inner ones first."""

@@ -75,6 +75,16 @@ def test_the_usual_places(host: Scene) -> None:
     assert out == "/mnt/workspace/work\nagent\n/home/agent\nv\no\n::1\ncarrel\n.aw\n1\n"
 
 
+def test_a_guest_cannot_rename_a_part_of_its_workspace(host: Scene) -> None:
+    script = "cd ..; mv work .x 2> /dev/null && mv .x work && echo moved; echo x > beside && rm beside && echo beside"
+    assert check(host, script) == "moved\nbeside\n"
+    assert check(host, script, parts=("work",)) == "beside\n"
+
+
+def test_a_limit_on_open_files_is_not_the_guests(host: Scene) -> None:
+    check(host, "true", limits=PLAIN.replace(open_files=1 << 20))
+
+
 def test_a_commit_and_its_status_on_both_sides(host: Scene) -> None:
     need_program("git")
     script = (

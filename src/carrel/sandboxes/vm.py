@@ -20,7 +20,7 @@ import base64
 import contextlib
 import os
 from functools import partial
-from resource import RLIMIT_DATA, RLIMIT_NPROC
+from resource import RLIMIT_DATA, RLIMIT_NOFILE, RLIMIT_NPROC
 
 from carrel.errors import Invalid, SandboxUnavailable
 from carrel.model.enforcement import Enforcement
@@ -269,8 +269,10 @@ class _Cell:
     ) -> dict[str, object]:
         asked = self._confinement
         environment = {**_POLLING, **environment_inside(asked, terminal=terminal), **more}
-        # a process limit would count what other commands of the user run in there
-        inside = [(kind, value) for kind, value in rlimits if kind not in (RLIMIT_NPROC, RLIMIT_DATA)]
+        # A process limit would count what other commands of the user run in there. Open files are the guest's own, and
+        # a limit above the one that its first process has cannot be set.
+        outside = (RLIMIT_NPROC, RLIMIT_DATA, RLIMIT_NOFILE)
+        inside = [(kind, value) for kind, value in rlimits if kind not in outside]
         body = shim.build(candidates(argv[0], environment["PATH"]), rlimits=inside, arch="x86_64")
         order = {
             "argv": list(argv),

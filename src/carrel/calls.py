@@ -134,11 +134,7 @@ def _apply(workspaces: Local, arguments: dict[str, Any]) -> object:
 
 def _find_applied(workspaces: Local, _: dict[str, Any], effects: Sequence[Event]) -> object | None:
     done = _find_operation(workspaces, effects, "changes_applying")
-    if done is None:
-        return None
-    intent = next(event for event in effects if event.event_type == "changes_applying").event_data
-    lists: dict[str, Any] = {"deleted": [], "conflicts": [], "refused": [], "same": 0, "commit": ""}
-    return {"operation_id": done.operation_id, "target": intent["target"], "written": intent["paths"], **lists}
+    return workspaces.find_applied(done) if done else None
 
 
 def _fork(workspaces: Local, arguments: dict[str, Any]) -> object:

@@ -1063,6 +1063,12 @@ class Local:
         show.check_reach(self._home, found.id)
         return found
 
+    def find_applied(self, operation: Operation) -> Applied:
+        """What an apply that has ended gave back."""
+        from carrel.verbs.apply import find_applied
+
+        return find_applied(self._home, operation)
+
     # -- doors --
 
     def owner_token(self) -> str:

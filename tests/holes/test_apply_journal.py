@@ -101,6 +101,41 @@ def test_a_journal_in_the_home_with_a_path_that_leads_out_is_refused(person: Per
     assert sorted(os.listdir(folder)) == ["a", "b"]
 
 
+def test_a_killed_apply_is_not_finished_over_what_was_done_since(person: Person) -> None:
+    folder = person.folder("p", dict.fromkeys("abcd", "1\n"))
+    script = "for f in a b c d; do echo agent > $f; done; echo agent > new"
+    person.aw_ok("run", "--id", "c1/a", "--source", str(folder), "--", "sh", "-c", script)
+    kill_apply(person, "c1/a", 2)
+    assert (folder / "a").read_text() == "agent\n"
+    for name in ("a", "d", "new"):  # days later: one that was done, and two that were not
+        (folder / name).write_text("user\n")
+    person.own(folder)
+    person.aw_ok("list")
+    assert [(folder / name).read_text() for name in ("a", "d", "new")] == ["user\n"] * 3
+    assert [(folder / name).read_text() for name in ("b", "c")] == ["1\n"] * 2
+    assert not list(folder.glob(".aw-apply-*"))
+    assert [each.read_text() for each in folder.glob("aw-kept-*/a")] == ["1\n"]  # what the agent's version replaced
+    failed = person.aw_json("events", "--type", "changes_apply_failed")
+    assert [each.partition("/")[2] for each in failed["event_data"]["kept"]] == ["a"]
+
+
+def test_a_journal_that_comes_back_after_the_end_is_not_obeyed(person: Person) -> None:
+    """As after a power cut that the removal of the journal did not survive, or from a backup."""
+    folder = person.folder("p", {"a": "1\n", "b": "1\n"})
+    person.aw_ok("run", "--id", "c1/a", "--source", str(folder), "--", "sh", "-c", "echo 2 > a; echo 2 > b")
+    kill_apply(person, "c1/a")
+    (aside,) = folder.glob(".aw-apply-*")
+    kept = person.directory / "kept"
+    person.sh(f"mkdir kept && cp -a {person.home}/applied kept/ && cp -a {aside} kept/aside")
+    person.aw_ok("list")
+    assert (folder / "b").read_text() == "2\n"
+    person.aw_ok("undo")
+    person.sh(f"cp -a {kept}/applied/. {person.home}/applied/ && cp -a {kept}/aside {aside}")
+    person.aw_ok("repair")
+    person.aw_ok("list")
+    assert [(folder / name).read_text() for name in "ab"] == ["1\n", "1\n"]
+
+
 def test_an_aside_directory_that_was_exchanged_for_a_link_is_not_followed(person: Person) -> None:
     folder = person.folder("p", {"a": "1\n", "b": "1\n"})
     outside = person.folder("outside", {"new/0": "evil", "new/1": "evil", "old/0": "evil", "old/1": "evil"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +80,30 @@ def test_what_was_done_before_the_answer_was_lost_is_found_and_not_done_again(
 
 def _die(*_: object, **__: object) -> None:
     raise RuntimeError("the power went")
+
+
+@pytest.mark.parametrize("paths", [[], ["a", "gone"]], ids=["everything", "some paths"])
+def test_an_apply_that_was_not_answered_says_what_it_wrote(
+    wire: Wire, workspaces: Local, tmp_path: Path, paths: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    for name in ("a", "gone"):
+        (origin / name).write_text("1")
+    desk = workspaces.create(f"overlay:{origin}", id="t/a")
+    work = Path(desk.path, "work")
+    (work / "a").write_text("2")
+    (work / "new").write_text("2")
+    (work / "gone").unlink()
+    body = {"paths": paths}
+    with monkeypatch.context() as patch:
+        patch.setattr(Local, "end_call", _die)
+        assert _keyed(wire, "/api/workspaces/t/a/apply", body, "k").status == 500
+    again = _keyed(wire, "/api/workspaces/t/a/apply", body, "k")
+    assert again.status == 200
+    assert again.json["written"] == (["a"] if paths else ["a", "new"])
+    assert again.json["deleted"] == ["gone"]
+    assert [operation.operation_id for operation in workspaces.operations()] == [again.json["operation_id"]]
 
 
 def test_an_undo_that_was_not_answered_is_not_undone_by_its_repeat(

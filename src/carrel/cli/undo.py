@@ -28,6 +28,8 @@ def _undo(door: Door, args: argparse.Namespace) -> None:
     )
     for path in operation.left:
         door.warn(f"{printable(path)} could not be brought back, or was left as it is: no snapshot holds it")
+    for path in operation.kept:
+        door.hint(f"you saved this meanwhile: {printable(path)}")
     for workspace in workspaces:
         door.hint(f"{workspace.id} is {workspace.state}: {workspace.path}")
 

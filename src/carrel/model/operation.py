@@ -24,6 +24,7 @@ class Operation(Value):
     before: str = ""  # the snapshot of the workspace as it was before
     changed: bool = False  # it changed what a workspace or its origin holds, not where the workspace is
     places: list[str] = []  # the paths that a change through us was about
+    kept: list[str] = []  # copies, in the origin, of what the user saved while it was done or taken back
     left: list[str] = []  # in the answer of undo: what it could not bring back, or had to leave as it is
 
 
@@ -56,7 +57,7 @@ def fold(
             "undone_uids": [],
             "before": data.get("before", ""),
             "changed": KINDS[event_type] in ("restore", "apply", "change"),
-            **({"places": data["places"]} if data.get("places") else {}),
+            **{key: data[key] for key in ("places", "kept") if data.get(key)},
         }
     return {
         **record,

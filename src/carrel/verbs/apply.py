@@ -33,6 +33,7 @@ from carrel.model.change import Clash, Plan, Step
 from carrel.model.digest import sha256
 from carrel.model.event import ChangesApplied, ChangesApplyFailed, ChangesApplying, WorkspaceRebased
 from carrel.model.moment import seconds
+from carrel.model.names import parse_id
 from carrel.model.snapshot import Snapshot
 from carrel.model.source import BRANCH_HINT, is_branch_name
 from carrel.model.value import Value
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from carrel.home import Home
+    from carrel.model.operation import Operation
     from carrel.model.workspace import Workspace
     from carrel.snapshots.folders import Folders
     from carrel.snapshots.merge import Since
@@ -806,6 +808,17 @@ def _find_job(home: Home, operation_id: str) -> Job | None:
         cover=found.get("cover", ""),
         bases=tuple(found.get("bases", ())),
     )
+
+
+def find_applied(home: Home, operation: Operation) -> Applied:
+    """Return the answer of an apply that has ended, for a caller who did not get it."""
+    task, _ = parse_id(operation.workspaces[0])
+    events = home.log.read(stream=task, types=("changes_applied",))
+    done: dict[str, Any] = next(
+        event.event_data for event in events if event.event_data["operation_id"] == operation.operation_id
+    )
+    job = _find_job(home, operation.operation_id) or Job(plan=Plan(steps=()))  # its retention may have ended
+    return _told(job, operation.operation_id, done["target"], done["commit"], done.get("kept", ()))
 
 
 def is_known(home: Home, operation_id: str) -> bool:

@@ -39,8 +39,7 @@ def undo(home: Home, operation_id: str | None = None) -> tuple[Operation, list[W
     """
     operation = _choose(home, operation_id)
     if operation.kind in CHANGES or operation.changed:
-        workspace, left = _undo_change(home, operation)
-        return operation.replace(left=left), [workspace]
+        return _undo_change(home, operation)
     workspaces = _left_of(home, operation)
     for workspace in workspaces:
         if workspace.state not in ("purging", "purged") and workspace.operation_id != operation.operation_id:
@@ -62,7 +61,7 @@ def undo(home: Home, operation_id: str | None = None) -> tuple[Operation, list[W
     return operation, restored
 
 
-def _undo_change(home: Home, operation: Operation) -> tuple[Workspace, list[str]]:
+def _undo_change(home: Home, operation: Operation) -> tuple[Operation, list[Workspace]]:
     """Take back a restore or an apply: what it did stands in the event that says so."""
     workspace = show.by_uid(home, operation.uids[0])
     show.check_here(home, workspace)
@@ -73,17 +72,16 @@ def _undo_change(home: Home, operation: Operation) -> tuple[Workspace, list[str]
         )
     if operation.kind == "change":
         left = _bring_back(home, workspace, operation, operation.places)
-        return show.by_uid(home, workspace.uid), left
-    left = []
+        return operation.replace(left=left), [show.by_uid(home, workspace.uid)]
     event = _event_of(home, operation)
     data: dict[str, Any] = event.event_data
     if event.event_type == "snapshot_restored":
-        left = _bring_back(home, workspace, operation, data["paths"])
+        operation = operation.replace(left=_bring_back(home, workspace, operation, data["paths"]))
     else:
         from carrel.verbs.apply import take_back
 
-        take_back(home, workspace, operation.operation_id, data)
-    return show.by_uid(home, workspace.uid), left
+        operation = operation.replace(kept=take_back(home, workspace, operation.operation_id, data).kept)
+    return operation, [show.by_uid(home, workspace.uid)]
 
 
 def _bring_back(home: Home, workspace: Workspace, operation: Operation, paths: list[str]) -> list[str]:

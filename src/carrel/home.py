@@ -29,6 +29,7 @@ from carrel.model.names import directory_name, fresh_name
 from carrel.store import Log, open_log
 from carrel.store.log import LabelTaken
 from carrel.system import locks
+from carrel.system.durable import make_folders, sync_file, sync_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def _read_id(path: str) -> str:
 
 
 def _make(path: str) -> str:
-    os.makedirs(path, mode=0o700, exist_ok=True)
+    make_folders(path)
     # Two first users may meet here: the link can be made only once, and both read what stands.
     own = f"{path}/id.{os.getpid()}.{os.urandom(4).hex()}"
     descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -200,11 +201,12 @@ def _make(path: str) -> str:
         with open(descriptor, "w", encoding="ascii") as file:
             file.write(os.urandom(8).hex() + "\n")
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         os.link(own, f"{path}/id")
     except (FileExistsError, FileNotFoundError):
         pass  # somebody was first, and a repair may have tidied ours away
     finally:
         with suppress(FileNotFoundError):
             os.unlink(own)
+    sync_names(path)
     return _read_id(path)

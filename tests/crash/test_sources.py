@@ -253,7 +253,7 @@ def test_after_a_reboot_everything_is_there(
     workspaces.destroy("t/1", force=True)
     workspaces.let_go()
     unmount_all(home_path)
-    monkeypatch.setattr("carrel.system.layers._boots", ["another-boot"])
+    monkeypatch.setattr("carrel.system.boot._ids", ["another-boot"])
     with carrel.open(home_path, settings=settings) as again:
         workspaces_left = [each.id for each in again.list()]
         assert {id: files(again, id) for id in workspaces_left} == {id: several[id] for id in workspaces_left}

@@ -358,11 +358,6 @@ def test_a_file_that_is_swapped_after_the_announcement_can_be_kept(root: Root, w
                 assert not (ws / "f").exists() or (ws / "f").read_bytes() != b"theirs!"
 
 
-def test_write_synced_to_the_disk_is_the_same_write(root: Root, ws: Path) -> None:
-    files.write(root, "f", b"x", sync=True)
-    assert (ws / "f").read_bytes() == b"x"
-
-
 def test_a_sparse_terabyte_is_measured_read_in_part_replaced_and_deleted_at_once(root: Root, ws: Path) -> None:
     for name in ("big", "gone"):
         with open(ws / name, "wb") as sparse:

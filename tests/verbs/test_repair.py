@@ -107,11 +107,13 @@ def test_left_over_building_sites_are_deleted(workspaces: Local, a_workspace: st
     assert names_in(staging) == []
 
 
-def test_a_missing_directory_is_told_and_not_guessed_about(workspaces: Local, a_workspace: str) -> None:
+def test_a_missing_directory_is_told_and_made_again(workspaces: Local, a_workspace: str) -> None:
     shutil.rmtree(workspaces.path(a_workspace))
     (finding,) = workspaces.repair()
-    assert "is gone" in finding.what
-    assert "aw destroy t/a" in finding.done
+    assert "was gone" in finding.what
+    assert "brought back from base" in finding.done
+    assert workspaces.repair() == []
+    workspaces.write_file(a_workspace, "work/a", "a")
 
 
 def test_changed_metadata_is_told(workspaces: Local, a_workspace: str) -> None:

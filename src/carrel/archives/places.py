@@ -13,6 +13,7 @@ from errno import EISDIR, EOPNOTSUPP
 from hashlib import sha256
 
 from carrel.errors import ArchiveNotFound, FileExists, NotAFile, PathTooLong, from_os
+from carrel.system.durable import make_folders, sync_file, sync_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def writing(location: str, *, replace: bool) -> Iterator[Target]:
     if not replace and os.path.lexists(location):
         raise _exists(location)
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        make_folders(folder)
         file = _File(folder, location)
     except OSError as error:
         raise from_os(error, location) from error
@@ -120,7 +121,7 @@ class _File:
 
     def stand_as(self, name: str, *, replace: bool) -> None:
         """Give it its name, durably."""
-        os.fsync(self._fd)
+        sync_file(self._fd)
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if not replace:
@@ -129,7 +130,7 @@ class _File:
                 aside = f".{os.urandom(8).hex()}.part"
                 self._link(folder, aside)
                 os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
-            os.fsync(folder)
+            sync_names(folder)
         finally:
             os.close(folder)
 

@@ -431,6 +431,13 @@ class WorkspaceRebased(Fact):
     undone: str  # the operation
 
 
+class WorkspaceMended(Fact):
+    """`aw repair` wrote `.aw/` anew, or brought back the files of a workspace whose directory was lost."""
+
+    metadata_digest: str
+    restored_from: str = ""  # the snapshot that the files were brought back from; "" if only `.aw/` was written
+
+
 class MessageSent(Fact):
     """Somebody wrote to the workspace, through us; what is in its mailbox."""
 
@@ -689,6 +696,7 @@ FACTS: tuple[type[Value], ...] = (
     CommandCompleted,
     WorkspaceRelayered,
     WorkspaceRebased,
+    WorkspaceMended,
     MessageSent,
     SnapshotTaken,
     SnapshotImported,

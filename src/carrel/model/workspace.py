@@ -88,6 +88,7 @@ TABLE: dict[tuple[str, str], str] = {
     ("ready", "workspace_relayered"): "ready",
     ("ready", "workspace_rebased"): "ready",
     ("destroyed", "workspace_rebased"): "destroyed",
+    ("ready", "workspace_mended"): "ready",
     **{
         (state, event): state
         for state in ("planned", "ready", "failed")

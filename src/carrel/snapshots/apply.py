@@ -32,7 +32,7 @@ from carrel.snapshots.journal import PREFIX, Journal, new_aside, read_journal, w
 from carrel.snapshots.merge import is_below
 from carrel.snapshots.trees import Tree, digest_of, split
 from carrel.snapshots.walker import OPEN_FILE
-from carrel.system.libc import sync_file_system
+from carrel.system.durable import sync_trees
 from carrel.system.paths import rename_exchange, rename_no_replace
 
 TYPE_CHECKING = False
@@ -227,7 +227,7 @@ class _Apply:
             write_journal(self._journal_path, self._journal)
             self._make_aside()
             built = self._build(store)
-            sync_file_system(self._folder)
+            sync_trees(self._folder)
             aside_id = _identity(os.fstat(self._aside))
             self._enter(self._journal.replace(state="acting", aside_id=aside_id, stay=stay, built=built))
         except BaseException:
@@ -282,7 +282,7 @@ class _Apply:
 
     def _finish(self, state: str) -> None:
         """The folder is what it shall be: from here on there is nothing but leftovers."""
-        sync_file_system(self._folder)
+        sync_trees(self._folder)
         self._enter(self._journal.replace(state=state))
         self._clean()
 

@@ -169,7 +169,8 @@ def _blocks(data: bytes) -> Iterator[tuple[memoryview, int]]:
     while at + _FRAME <= len(data):
         end = at + _FRAME + int.from_bytes(data[at : at + 8], "big")
         block = view[at + _FRAME : end]
-        if end > len(data) or zlib.crc32(block).to_bytes(4, "big") != data[at + 8 : at + _FRAME]:
+        # A power cut may leave zeros where bytes were appended, and zero is the checksum of nothing.
+        if not block or end > len(data) or zlib.crc32(block).to_bytes(4, "big") != data[at + 8 : at + _FRAME]:
             return
         yield block, end
         at = end

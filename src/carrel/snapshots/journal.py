@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from carrel.errors import StoreDamaged
 from carrel.model.value import Value
-from carrel.snapshots.packs import sync_folder
+from carrel.system.durable import replace_file
 
 PREFIX = ".aw-apply-"  # of the directory in the user's folder that files are built in
 Mark = tuple[int, int, int, int]  # inode, size, mtime in nanoseconds and mode: the same until somebody writes to it
@@ -44,24 +44,9 @@ def new_aside() -> str:
     return PREFIX + os.urandom(8).hex()
 
 
-def write_durably(path: str, data: bytes) -> None:
-    """Replace a file of the home, all or nothing, and sync it with its name."""
-    temporary = f"{path}.new"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.rename(temporary, path)
-    sync_folder(os.path.dirname(path))
-
-
 def write_journal(path: str, journal: Journal) -> None:
     """Write the journal and sync it."""
-    write_durably(path, json.dumps(journal.as_dict()).encode())
+    replace_file(path, json.dumps(journal.as_dict()).encode())
 
 
 def read_journal(path: str) -> Journal | None:

@@ -23,6 +23,7 @@ from hashlib import sha256
 
 from carrel.errors import FilesystemError, StoreDamaged, StoreFull, WorkspaceBusy, from_os
 from carrel.snapshots import packs
+from carrel.system.durable import make_folders, sync_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
     from typing import Protocol, Self
+
+    Row = tuple[bytes, int, bytes, int, int]  # digest, offset, coding, raw and stored length
 
     class Objects(Protocol):
         """What trees are read from."""
@@ -158,7 +161,7 @@ class Store:
         fd = os.open(os.path.join(self.path, "generation"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.pwrite(fd, b"%016d" % number, 0)
-            os.fsync(fd)
+            sync_file(fd)
         finally:
             os.close(fd)
 
@@ -189,7 +192,7 @@ class Store:
 
     def _make(self) -> None:
         try:
-            os.makedirs(self.packs_path, mode=0o700, exist_ok=True)
+            make_folders(self.packs_path)
         except OSError as error:
             raise from_os(error, "the snapshot store") from error
 
@@ -246,38 +249,50 @@ class Store:
                 continue
 
     def refresh(self) -> bool:
-        """Index the packs that the index does not know: after a crash, or of another process a moment ago."""
-        known = {name for (name,) in self.index().execute("SELECT name FROM packs")}
-        found = False
-        for name in sorted(os.listdir(self.packs_path)):
-            if name.endswith(packs.SUFFIX) and not name.startswith(packs.TEMPORARY) and name not in known:
-                try:
-                    fd = os.open(os.path.join(self.packs_path, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-                except FileNotFoundError:
-                    continue
-                try:
-                    rows = list(packs.read_rows(fd))
-                    size = os.fstat(fd).st_size
-                except packs.Damaged:
-                    continue  # `verify` names it
-                finally:
-                    os.close(fd)
-                self.add_pack(name, size, rows)
-                found = True
-        return found
+        """Make the index fit the packs that are there: after a crash, or what another process did a moment ago.
 
-    def add_pack(
-        self, name: str, size: int, rows: Iterable[tuple[bytes, int, bytes, int, int]], *, replace: bool = False
-    ) -> None:
-        """Name a finished pack's objects in the index."""
-        verb = "REPLACE" if replace else "IGNORE"
+        The index is not synced. After a power cut it may lack the newest packs, or name one that `collect` has replaced
+        and removed: then all of it is made again, because an object has one row and may be in another pack too.
+        """
+        if self._known() == self._packs():
+            return False
         with self.transaction() as index:
-            index.execute("INSERT OR IGNORE INTO packs (name, bytes) VALUES (?, ?)", (name, size))
-            (pack,) = index.execute("SELECT id FROM packs WHERE name = ?", (name,)).fetchone()
-            index.executemany(
-                f"INSERT OR {verb} INTO objects (digest, pack, at, coding, raw, stored) VALUES (?, ?, ?, ?, ?, ?)",
-                [(digest, pack, at, coding, raw, stored) for digest, at, coding, raw, stored in rows],
-            )
+            known, there = self._known(), self._packs()  # again: `collect` may have been at work, and is not now
+            if not known <= there:
+                index.execute("DELETE FROM objects")
+                index.execute("DELETE FROM packs")
+                self.forget_packs()
+                known = set()
+            for name in sorted(there - known):
+                found = self._read_pack(name)
+                if found:
+                    _add_pack(index, name, *found)
+        return True
+
+    def _known(self) -> set[str]:
+        return {name for (name,) in self.index().execute("SELECT name FROM packs")}
+
+    def _packs(self) -> set[str]:
+        names = os.listdir(self.packs_path)
+        return {name for name in names if name.endswith(packs.SUFFIX) and not name.startswith(packs.TEMPORARY)}
+
+    def _read_pack(self, name: str) -> tuple[int, list[Row]] | None:
+        """Its size and rows; None if it is damaged, which `verify` says, or gone this instant."""
+        try:
+            fd = os.open(os.path.join(self.packs_path, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None
+        try:
+            return os.fstat(fd).st_size, list(packs.read_rows(fd))
+        except packs.Damaged:
+            return None
+        finally:
+            os.close(fd)
+
+    def add_pack(self, name: str, size: int, rows: Iterable[Row], *, replace: bool = False) -> None:
+        """Name a finished pack's objects in the index."""
+        with self.transaction() as index:
+            _add_pack(index, name, size, rows, replace=replace)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -314,8 +329,10 @@ class Store:
                     break
                 pack, at, coding, stored = row
                 return packs.read_object(self._pack(pack), digest, at, coding, stored)
-            except FileNotFoundError:  # `collect` moved it to another pack between the look and the open
+            except FileNotFoundError:  # `collect` moved it to another pack between the look and the open, or long ago
                 self.forget_packs()
+                if attempt == 1:
+                    self.refresh()
             except packs.Damaged as error:
                 raise StoreDamaged(f"object {digest.hex()}: {error}", hint="aw verify lists what is damaged") from error
             except OSError as error:
@@ -348,6 +365,16 @@ class Store:
     def writer(self) -> Writer:
         """Something to put objects into; nothing is kept before `commit`."""
         return Writer(self)
+
+
+def _add_pack(index: Connection, name: str, size: int, rows: Iterable[Row], *, replace: bool = False) -> None:
+    verb = "REPLACE" if replace else "IGNORE"
+    index.execute("INSERT OR IGNORE INTO packs (name, bytes) VALUES (?, ?)", (name, size))
+    (pack,) = index.execute("SELECT id FROM packs WHERE name = ?", (name,)).fetchone()
+    index.executemany(
+        f"INSERT OR {verb} INTO objects (digest, pack, at, coding, raw, stored) VALUES (?, ?, ?, ?, ?, ?)",
+        [(digest, pack, at, coding, raw, stored) for digest, at, coding, raw, stored in rows],
+    )
 
 
 def _is_damage(error: DatabaseError) -> bool:

@@ -15,6 +15,8 @@ import os
 from _struct import Struct
 from hashlib import sha256
 
+from carrel.system.durable import sync_file, sync_names
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,11 +94,11 @@ class Packer:
         """Make the pack durable and visible."""
         self._buffer += RECORD.pack(END, b"e", len(self.rows), 0)
         self._flush()
-        os.fsync(self._fd)
+        sync_file(self._fd)
         os.rename(self._temporary, os.path.join(self._folder, self.name))
         os.close(self._fd)
         self._fd = -1
-        sync_folder(self._folder)
+        sync_names(self._folder)
 
     def abandon(self) -> None:
         """Leave nothing behind, unless it is finished already."""
@@ -107,15 +109,6 @@ class Packer:
                 os.unlink(self._temporary)
             except FileNotFoundError:
                 return
-
-
-def sync_folder(path: str) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def zstd_of_this_python() -> Any:

@@ -16,6 +16,7 @@ from carrel.snapshots.objects import Scratch
 from carrel.snapshots.origins import Origins
 from carrel.snapshots.trees import Tree
 from carrel.snapshots.walker import Redirected, Walk
+from carrel.system.boot import this_boot
 from carrel.system.parts import open_part
 
 TYPE_CHECKING = False
@@ -134,12 +135,16 @@ class _Seen:
 
 
 def _cache_key(place: Place, limits: Limits) -> str:
-    """What a cache belongs to: another place, or other limits, and it is not believed."""
+    """What a cache belongs to: another place, other limits or another boot, and it is not believed.
+
+    A power cut may leave a file with the size and times that it had and with zeros for a content, and the cache that
+    has seen it before. So after each boot everything is read once.
+    """
     overlay = place.overlay
     if overlay is None:
-        return "\0".join((place.work or place.root, str(limits)))
+        return "\0".join((this_boot(), place.work or place.root, str(limits)))
     stack = overlay.stack  # not its key, which is another after an apply: what is in the upper layer stays as it was
-    return "\0".join((overlay.upper, *stack.layers, stack.marks, str(stack.fixed_ns), str(limits)))
+    return "\0".join((this_boot(), overlay.upper, *stack.layers, stack.marks, str(stack.fixed_ns), str(limits)))
 
 
 def _see(

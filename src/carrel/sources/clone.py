@@ -19,6 +19,7 @@ from carrel.errors import CloneFailed, NotARepository, QuotaExceeded, TimedOut, 
 from carrel.model.source import Filled, branch_name, is_ref_name
 from carrel.sources.urls import parse_remote
 from carrel.system import layers, repository, stack
+from carrel.system.durable import sync_trees
 from carrel.system.foreign import read_small
 from carrel.system.git import Git
 
@@ -432,7 +433,7 @@ class Prepared:
         _write(f"{self.directory}/index", done.index)
         names = b"\0".join(os.fsencode(name) for name in done.submodules)
         _write(f"{self.directory}/left-out", (b"lfs" if done.has_lfs else b"") + b"\n" + names)
-        _sync(self.directory)
+        sync_trees(self.directory)
         os.rename(aside, tree)
 
     def _time(self, git: Git) -> int:
@@ -573,16 +574,3 @@ def _write_identity(layer: str, git_layer: str, identity: tuple[str, str], place
     if place.owner:
         for path in (layer, f"{layer}/.git", f"{layer}/.git/config"):
             os.chown(path, *place.owner)
-
-
-def _sync(directory: str) -> None:
-    """Have the file system write everything: a power failure must not leave empty files under a finished name."""
-    from ctypes import c_int
-
-    from carrel.system.libc import libc
-
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        libc.syncfs(c_int(descriptor))
-    finally:
-        os.close(descriptor)

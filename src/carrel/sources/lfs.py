@@ -22,6 +22,7 @@ from carrel.errors import CloneFailed, DiskFull, PolicyDenied
 from carrel.model.value import Value
 from carrel.sources.urls import addresses_of, parse_remote
 from carrel.system import repository
+from carrel.system.durable import sync_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ class Fetch:
             os.fchmod(writer, 0o644)
             os.utime(writer, (self.seconds, self.seconds))
             if right:
-                os.fsync(writer)
+                sync_file(writer)
                 os.rename(aside, final)
             return right
         finally:

@@ -3,6 +3,10 @@
 WAL mode, one connection per thread. Writers queue at a lock file first: SQLite alone would let them sleep and poll,
 which is unfair and slow when many processes append; the kernel wakes the next one at once. A process that was stopped
 (SIGSTOP, a debugger) while it holds the lock would keep everybody waiting, so the wait has a timeout and names it.
+
+Group commit: SQLite commits without a sync, and whoever wants a durable append syncs the write-ahead log after the lock
+is free again. Many do so at once, and the disk writes once for all of them. A later sync of the file covers what was
+appended before, and a checkpoint syncs before it moves anything: the log never has an event and lacks one before it.
 """
 
 from __future__ import annotations
@@ -112,7 +116,6 @@ class Sqlite:
             _take(connection.lock)
         try:
             with _errors(self._path):
-                connection.be_durable(durable)
                 connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -127,6 +130,9 @@ class Sqlite:
                     raise
         finally:
             fcntl.flock(connection.lock, fcntl.LOCK_UN)
+        if durable:
+            with _errors(self._path):
+                connection.sync()
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -195,7 +201,8 @@ class _Connection:
                 os.close(self.lock)
                 raise
         self.execute = self._db.execute
-        self._durable: bool | None = None
+        self._wal = -1  # the write-ahead log, once it is there; it stays as long as this connection does
+        self._path = path
 
     def _connect(self, path: str) -> sqlite3.Connection:
         # SQLite itself would let others read a new file. One that is there must not be opened here: closing it again
@@ -206,6 +213,7 @@ class _Connection:
         try:
             if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 self._use_wal(db, path)
+            db.execute("PRAGMA synchronous = NORMAL")
         except BaseException:
             db.close()
             raise
@@ -231,11 +239,11 @@ class _Connection:
                 f"SQLite cannot use write-ahead logging at {path}", hint="put the home on a local file system"
             )
 
-    def be_durable(self, durable: bool) -> None:
-        """FULL syncs at each commit; NORMAL leaves that to the next durable one, which covers it."""
-        if durable is not self._durable:
-            self.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-            self._durable = durable
+    def sync(self) -> None:
+        """Write what was committed to the disk. SQLite takes no lock on this file that closing it would drop."""
+        if self._wal < 0:
+            self._wal = os.open(f"{self._path}-wal", os.O_RDWR | os.O_CLOEXEC)
+        os.fdatasync(self._wal)
 
     def rollback(self) -> None:
         if self._db.in_transaction:
@@ -245,6 +253,8 @@ class _Connection:
         if self.pid == os.getpid():
             self._db.close()
             os.close(self.lock)
+            if self._wal >= 0:
+                os.close(self._wal)
 
 
 def _take(lock: int) -> None:

@@ -17,6 +17,7 @@ from stat import S_IMODE, S_ISBLK, S_ISCHR, S_ISDIR, S_ISFIFO, S_ISLNK, S_ISREG,
 from carrel.errors import FileExists, InvalidPath, NotADirectory
 from carrel.model.value import Value
 from carrel.system.birth import birth_time
+from carrel.system.durable import sync_file, sync_names
 from carrel.system.entry import Held
 from carrel.system.folders import make_directory as make_directory
 from carrel.system.paths import HANDLE, Root, rename_no_replace, reopen
@@ -198,6 +199,7 @@ def delete(
                 gone = gone.replace(entries=remove_tree(folder, name, limits or Limits()))
             else:
                 os.rmdir(name, dir_fd=folder)
+            sync_names(folder)
             return gone
         finally:
             os.close(folder)
@@ -249,10 +251,26 @@ def _move(
             replace = replace and there is not None
             if there is not None:
                 refuse_changed(root, raw_to, folder, new_name, there)
+        _sync_content(source, name, found)
         _rename(source, name, folder, new_name, replace)
+        sync_names(folder, source)
         return gone
     finally:
         os.close(folder)
+
+
+def _sync_content(folder: int, name: bytes, found: os.stat_result) -> None:
+    """Write a file to the disk before it takes the place of another: it may have been written this instant."""
+    if not S_ISREG(found.st_mode):
+        return
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return  # not ours to read, and not what was looked at
+    try:
+        sync_file(fd)
+    finally:
+        os.close(fd)
 
 
 def _rename(source: int, name: bytes, folder: int, new_name: bytes, replace: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from errno import EINVAL, ENOENT, EPERM
 
+from carrel.system.durable import sync_names
 from carrel.system.entry import Held
 from carrel.system.paths import HANDLE, Root
 
@@ -20,7 +21,7 @@ def make_directory(
     raw = root.check(path)
     try:
         if parents:
-            make_missing(root, raw, ready)
+            sync_above(root, make_missing(root, raw, ready))
             return
         raw = raw.rstrip(b"/")
         folder, name = root.open_parent(raw)
@@ -28,6 +29,7 @@ def make_directory(
             if ready:
                 ready(Held(root, folder, name))
             make_one(folder, name)
+            sync_names(folder)
         finally:
             os.close(folder)
     except OSError as error:
@@ -59,6 +61,19 @@ def make_missing(root: Root, raw: bytes, ready: Callable[[Held], object] | None 
     finally:
         os.close(here)
     return made
+
+
+def sync_above(root: Root, made: list[bytes]) -> None:
+    """Write the names of new directories to the disk, the outer ones first."""
+    for raw in made:
+        try:
+            folder = root.open_folder(raw.rpartition(b"/")[0] or b".")
+        except OSError:
+            return  # moved or removed by the agent since
+        try:
+            sync_names(folder)
+        finally:
+            os.close(folder)
 
 
 def _open_longest(root: Root, steps: list[bytes]) -> tuple[int, int]:

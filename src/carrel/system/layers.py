@@ -19,6 +19,7 @@ import errno
 import os
 
 from carrel.errors import FilesystemError, FolderNotFound, Unavailable, WorkspaceBusy, from_os
+from carrel.system.boot import this_boot
 from carrel.system.parts import make_parts, open_part
 from carrel.system.stack import (
     Hold,
@@ -274,7 +275,6 @@ def _reason(error: OSError) -> str:
 # -- mounting ----------------------------------------------------------------------------------------------------------
 
 _made: dict[str, int] = {}  # layers -> a mount that nobody sees yet; dies with this process
-_boots: list[str] = []  # the id of this boot, once it was read
 _namespaces: dict[tuple[int, int, int, int], int] = {}  # who is shown as whom -> a user namespace that says so
 
 
@@ -428,7 +428,7 @@ def settled(filled: Filled, place: Place) -> Filled:
 def attach(filled: Filled, place: Place) -> None:
     """See to it that `work/` shows the workspace's files: mount if nothing is mounted there, else do nothing."""
     if has_space(place.layers):
-        _attach_space(filled, place)
+        attach_space(filled, place)
     filled = settled(filled, place)
     if filled.mechanism not in MOUNTED:
         return
@@ -440,14 +440,16 @@ def attach(filled: Filled, place: Place) -> None:
             return
         if not by.is_prepared(place):  # by `fill`, a moment ago in this process
             stack = stack_of(filled, place)
-            write_stack(place.layers, stack)  # in case it was lost
+            if read_stack(place.layers) is None:  # it was lost
+                write_stack(place.layers, stack, sync=True)
             _check_lowers(stack)
             _check_at_rest(by, place, stack)
             make_work(place)
         remount(by, place)
 
 
-def _attach_space(filled: Filled, place: Place) -> None:
+def attach_space(filled: Filled, place: Place) -> None:
+    """See to it that the workspace's own file system is mounted, where it has one."""
     from carrel.system import space
 
     if space.is_attached(place.layers, place.root):
@@ -495,14 +497,6 @@ def refresh(filled: Filled, place: Place) -> None:
                 return
             raise from_os(error, "the workspace cannot be unmounted") from error
     attach(filled, place)
-
-
-def this_boot() -> str:
-    """The id of this boot: what was true of memory and caches in another one is not any more."""
-    if not _boots:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            _boots.append(file.read().strip().decode())
-    return _boots[0]
 
 
 def _check_at_rest(by: Mounter, place: Place, stack: Stack) -> None:

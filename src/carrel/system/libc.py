@@ -21,10 +21,3 @@ def syscall(number: int, *arguments: object) -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return result
-
-
-def sync_file_system(fd: int) -> None:
-    """Write everything that the file system of an open file or directory holds to its disk."""
-    if libc.syncfs(ctypes.c_int(fd)) < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))

@@ -11,6 +11,7 @@ import os
 
 from carrel.errors import CarrelError
 from carrel.model.digest import sha256
+from carrel.system.durable import sync_file
 from carrel.system.parts import open_part
 
 TYPE_CHECKING = False
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DIRECTORY = ".aw"
+IDENTITY = "run.json"  # the document that has the uid
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
 
 
@@ -28,7 +30,8 @@ def write_all(root: str, documents: Mapping[str, Mapping[str, object]], texts: M
     digest = sha256()
     for name, document in documents.items():
         content = _page(document)
-        _write(f"{directory}/{name}", content, 0o444)
+        # The workspace's uid is on the disk before it is renamed into place: `repair` knows by it what is ours.
+        _write(f"{directory}/{name}", content, 0o444, sync=name == IDENTITY)
         digest.update(content)
     for name, text in texts.items():
         _write(f"{root}/{name}", text.encode(), 0o644)
@@ -36,7 +39,10 @@ def write_all(root: str, documents: Mapping[str, Mapping[str, object]], texts: M
 
 
 def replace(root: str, name: str, document: Mapping[str, object]) -> None:
-    """Give one document new content, in one step; PartReplaced if something else is in place of the directory."""
+    """Give one document new content, in one step; PartReplaced if something else is in place of the directory.
+
+    Nothing is synced: after a power cut `repair` writes it anew from the log.
+    """
     directory = open_part(root, DIRECTORY)
     fresh = f"{name}.{os.urandom(4).hex()}"
     try:
@@ -87,12 +93,14 @@ def _page(document: Mapping[str, object]) -> bytes:
     return f"{{\n{lines}\n}}\n".encode()
 
 
-def _write(path: str, content: bytes, mode: int, directory: int | None = None) -> None:
+def _write(path: str, content: bytes, mode: int, directory: int | None = None, *, sync: bool = False) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags, mode, dir_fd=directory)
     try:
         view = memoryview(content)
         while view:
             view = view[os.write(descriptor, view) :]
+        if sync:
+            sync_file(descriptor)
     finally:
         os.close(descriptor)

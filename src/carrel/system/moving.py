@@ -13,6 +13,7 @@ from stat import S_IMODE, S_ISDIR, S_ISFIFO, S_ISLNK, S_ISREG
 
 from carrel.errors import QuotaExceeded
 from carrel.system.copying import copy_bytes
+from carrel.system.durable import sync_file, sync_names
 from carrel.system.folders import make_one
 from carrel.system.paths import HANDLE, rename_no_replace, reopen
 from carrel.system.walk import Limits, remove_tree
@@ -33,6 +34,7 @@ def carry(source: int, name: bytes, folder: int, new_name: bytes, *, replace: bo
             os.rename(aside, new_name, src_dir_fd=folder, dst_dir_fd=folder)
         else:
             rename_no_replace(folder, aside, folder, new_name)
+        sync_names(folder)
     except BaseException:
         _remove(folder, aside, limits)
         raise
@@ -68,6 +70,7 @@ def _copy(source: int, name: bytes, folder: int, new_name: bytes) -> None:
                 _copy_one(levels, inside, inner, target, inner)
             else:
                 levels.pop()
+                sync_names(target)
                 os.close(inside)
                 os.close(target)
     finally:
@@ -120,6 +123,7 @@ def _copy_file(source: int, name: bytes, folder: int, new_name: bytes) -> None:
             copy_bytes(old, new, found)
             take_after(new, found, folder)
             os.utime(new, ns=(found.st_atime_ns, found.st_mtime_ns))
+            sync_file(new)
         finally:
             os.close(new)
     finally:

@@ -27,6 +27,7 @@ import os
 import struct
 from contextlib import suppress
 
+from carrel.system.durable import sync_file
 from carrel.system.meter import FULL_SHARE, LIFT_SHARE, WARN_SHARE
 from carrel.system.stack import has_space, space_of
 
@@ -55,7 +56,7 @@ def make(layers: str, size: int, files: int | None = None) -> str:
     try:
         os.ftruncate(descriptor, int(size * _OVER) // MIB * MIB or MIB)
         _format(_image(layers), size, files)
-        os.fsync(descriptor)
+        sync_file(descriptor)
     finally:
         os.close(descriptor)
     _mount(layers)

@@ -19,6 +19,7 @@ import os
 
 from carrel.errors import FilesystemError
 from carrel.model.value import Value
+from carrel.system.durable import sync_file, sync_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,10 +85,12 @@ def write_stack(layers: str, stack: Stack, *, sync: bool = False) -> None:
     try:
         os.write(descriptor, text)
         if sync:
-            os.fsync(descriptor)
+            sync_file(descriptor)
     finally:
         os.close(descriptor)
     os.rename(temporary, f"{layers}/stack")
+    if sync:
+        sync_names(layers)
 
 
 def forget_stack(layers: str) -> None:

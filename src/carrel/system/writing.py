@@ -13,8 +13,9 @@ from stat import S_IMODE, S_ISDIR, S_ISLNK, S_ISREG
 
 from carrel.errors import FileChanged, FileExists, NotAFile, QuotaExceeded
 from carrel.model.value import Value
+from carrel.system.durable import sync_file, sync_names
 from carrel.system.entry import Held
-from carrel.system.folders import give, make_missing, unmake
+from carrel.system.folders import give, make_missing, sync_above, unmake
 from carrel.system.openat2 import MAX_LINKS
 from carrel.system.paths import HANDLE, MAX_PATH_BYTES, Root, rename_no_replace, reopen
 from carrel.system.reading import MAX_DIGEST_BYTES, chunks_of, digest_of, find_mark, hasher
@@ -49,13 +50,13 @@ def write(
     parents: bool = False,
     create_only: bool = False,
     max_bytes: int = MAX_WRITE_BYTES,
-    sync: bool = False,
     ready: Ready = None,
     exact: bool = False,
 ) -> Written:
     """Make `data` the content of a file: all of it, or nothing changes.
 
-    A replaced file keeps its permission bits and owner, a new one is 0644 and belongs to its directory's owner.
+    It is on the disk when this returns. A replaced file keeps its permission bits and owner, a new one is 0644 and
+    belongs to its directory's owner.
     `create_only` is `file_exists` when anything has the name; more than `max_bytes` is `quota_exceeded`. With `exact`
     what is there has to be what `ready` was told: one that was made since is `file_exists`, a changed one is
     `file_changed`.
@@ -65,7 +66,6 @@ def write(
         root.check(path),
         create_only=create_only,
         max_bytes=max_bytes,
-        sync=sync,
         ready=ready,
         exact=exact,
     )
@@ -79,12 +79,11 @@ def append(
     *,
     parents: bool = False,
     max_bytes: int = MAX_WRITE_BYTES,
-    sync: bool = False,
     ready: Ready = None,
     exact: bool = False,
 ) -> Written:
     """Add `data` to the end of a file, by a whole new file as in `write`; `max_bytes` is for the result."""
-    change = _Change(root, root.check(path), append=True, max_bytes=max_bytes, sync=sync, ready=ready, exact=exact)
+    change = _Change(root, root.check(path), append=True, max_bytes=max_bytes, ready=ready, exact=exact)
     return change.make(data, parents=parents)
 
 
@@ -97,7 +96,6 @@ class _Change:
         raw: bytes,
         *,
         max_bytes: int,
-        sync: bool,
         ready: Ready,
         create_only: bool = False,
         append: bool = False,
@@ -107,7 +105,6 @@ class _Change:
         self._exact = exact
         self._raw = raw
         self._max_bytes = max_bytes
-        self._sync = sync
         self._ready = ready
         self._create_only = create_only
         self._append = append
@@ -121,9 +118,11 @@ class _Change:
             follow = not self._create_only
             folder, name = _open_landing(self._root, self._raw, follow=follow, made=made if parents else None)
             try:
-                return self._replace(folder, name, data)
+                written = self._replace(folder, name, data)
             finally:
                 os.close(folder)
+            sync_above(self._root, made)
+            return written
         except BaseException as error:
             unmake(self._root, made)
             if isinstance(error, OSError):
@@ -145,8 +144,7 @@ class _Change:
                 try:
                     written = self._fill(fd, data, old)
                     take_after(fd, old.found, folder)
-                    if self._sync:
-                        os.fsync(fd)
+                    sync_file(fd)
                     inode = os.fstat(fd).st_ino
                 finally:
                     os.close(fd)
@@ -163,8 +161,7 @@ class _Change:
                 raise
         finally:
             old.close()
-        if self._sync:
-            _sync_folder(folder)
+        sync_names(folder)
         return written if written.tag else written.replace(tag=_mark(folder, name, inode))
 
     def _fill(self, fd: int, data: Data, old: _Old) -> Written:
@@ -348,11 +345,3 @@ def refuse_changed(root: Root, raw: bytes, folder: int, name: bytes, known: os.s
         getattr(found, field) != getattr(known, field) for field in ("st_mode", "st_size", "st_mtime_ns")
     ):
         raise FileChanged(f"{root.shown(raw)} was changed this instant", hint="look at it again and decide anew")
-
-
-def _sync_folder(folder: int) -> None:
-    fd = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -38,6 +38,7 @@ from carrel.model.snapshot import Snapshot
 from carrel.model.source import BRANCH_HINT, is_branch_name
 from carrel.model.value import Value
 from carrel.system import locks
+from carrel.system.durable import make_folders, replace_file, sync_trees
 from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.diff import state
@@ -657,6 +658,8 @@ def _record_applied(home: Home, store: Store, workspace: Workspace, job: Job, co
 
     step: dict[str, Any] = dict(workspace.step)
     _hide_new_folders(home, workspace, job)
+    if job.move:
+        sync_trees(job.move.git_dir)  # a folder is synced by whoever writes to it
     if job.bases:
         _rebase_forks(home, workspace, job.bases, step)
     fact = ChangesApplied(
@@ -775,10 +778,8 @@ def _journal_path(home: Home, operation_id: str) -> str:
 
 
 def _write_job(home: Home, operation_id: str, job: Job) -> None:
-    from carrel.snapshots.journal import write_durably
-
-    os.makedirs(jobs_path(home), mode=0o700, exist_ok=True)
-    write_durably(f"{jobs_path(home)}/{operation_id}.json", json.dumps(job.as_dict()).encode())
+    make_folders(jobs_path(home))
+    replace_file(f"{jobs_path(home)}/{operation_id}.json", json.dumps(job.as_dict()).encode())
 
 
 def _drop_job(home: Home, operation_id: str) -> None:

@@ -19,7 +19,7 @@ from carrel.model.snapshot import EMPTY
 from carrel.model.source import FillOptions, Place
 from carrel.model.source import parse as parse_source
 from carrel.sources import attach, driver_of
-from carrel.system import metadata
+from carrel.system import durable, metadata
 from carrel.system.stack import has_space
 from carrel.verbs import show
 from carrel.verbs.permit import is_agent, refuse_agents, refuse_confined
@@ -83,7 +83,7 @@ def create(
         home.record(task, WorkspacePlanned(**stated))
         return show.get(home, workspace_id)
     with home.hold(workspace_id):
-        home.record(task, WorkspaceCreating(**stated), durable=False)
+        home.record(task, WorkspaceCreating(**stated))
         return _build(home, task, stated, spec, checked, progress)
 
 
@@ -142,7 +142,7 @@ def materialise(home: Home, workspace: Workspace, progress: Callable[[str], None
             "home": workspace.home,
             "policy": workspace.policy,
         }
-        home.record(workspace.task_id, WorkspaceCreating(**stated), durable=False)
+        home.record(workspace.task_id, WorkspaceCreating(**stated))
         checked = parse_config(workspace.config)
         return _build(home, workspace.task_id, stated, parse_source(workspace.source), checked, progress)
 
@@ -178,8 +178,17 @@ def record_created(
         metadata_digest=digest,
         base=base,
     )
+    durable.sync_trees(*_written(home, stated, filled))
     home.record(task, fact, *more)
     return show.by_uid(home, stated["uid"])
+
+
+def _written(home: Home, stated: dict[str, Any], filled: Filled) -> list[str]:
+    """Directories on each disk that a new workspace was written to, an inner file system before the one it lies on."""
+    paths = [stated["workspace_path"], home.private, home.path]
+    if filled.origin.get("kind") == "worktree":
+        paths.append(filled.origin["path"])  # git keeps a list of worktrees there
+    return paths
 
 
 def _base(home: Home, filled: Filled, final: Place, uid: str) -> str:
@@ -291,12 +300,20 @@ def write_metadata(root: str, stated: Mapping[str, Any], config: Config) -> str:
     """Write `.aw/` and the notes for the agent; gives the digest of `.aw/`."""
     import time
 
-    now = time.time()
+    texts = {"CLAUDE.md": config.claude_md, "AGENTS.md": config.agents_md}
+    documents = documents_of(stated, config, time.time())
+    return metadata.write_all(root, documents, {name: text for name, text in texts.items() if text is not None})
+
+
+def documents_of(stated: Mapping[str, Any], config: Config, now: float) -> dict[str, dict[str, Any]]:
+    """What `.aw/` says about a workspace that was made at this time."""
+    import time
+
     created_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
     task = stated["workspace_id"][: -len(stated["agent_id"]) - 1]
     common = {"task_id": task, "agent_id": stated["agent_id"]}
     git = config.git_config.as_dict() if config.git_config else None
-    documents = {
+    return {
         "task_spec.json": {**common, "prompt": config.prompt, **config.task_spec},
         "workspace_config.json": {
             **common,
@@ -323,26 +340,28 @@ def write_metadata(root: str, stated: Mapping[str, Any], config: Config) -> str:
             "uid": stated["uid"],
         },
     }
-    texts = {"CLAUDE.md": config.claude_md, "AGENTS.md": config.agents_md}
-    return metadata.write_all(root, documents, {name: text for name, text in texts.items() if text is not None})
 
 
 def write_run(workspace: Workspace, run_id: str, prompt: str | None) -> str:
     """Name the run in `.aw/run.json`, and give the digest of `.aw/` with it."""
     import time
 
+    metadata.replace(workspace.path, "run.json", run_document(workspace, run_id, prompt, time.time()))
+    return metadata.digest_of(workspace.path, DOCUMENTS) or ""
+
+
+def run_document(workspace: Workspace, run_id: str, prompt: str | None, now: float) -> dict[str, Any]:
+    """What `.aw/run.json` says when a run begins."""
     config = parse_config(workspace.config)
-    document = {
+    return {
         "run_id": run_id,
         "repo_id": config.repo_id,
         "repo_name": config.repo_name or _repo_name(workspace.source),
         "prompt": prompt or config.prompt,
-        "created_at": int(time.time()),
+        "created_at": int(now),
         "workspace_id": workspace.id,
         "uid": workspace.uid,
     }
-    metadata.replace(workspace.path, "run.json", document)
-    return metadata.digest_of(workspace.path, DOCUMENTS) or ""
 
 
 def _repo_name(source: str) -> str | None:

@@ -12,6 +12,7 @@ import os
 from carrel import sources
 from carrel.errors import (
     CleanupFailed,
+    FilesystemError,
     FolderNotFound,
     PartReplaced,
     PermissionDenied,
@@ -23,6 +24,7 @@ from carrel.model.approval import Request
 from carrel.model.event import WorkspaceCleanup, WorkspaceDestroyFailed, WorkspaceDestroying
 from carrel.model.source import Filled
 from carrel.model.text import printable, word
+from carrel.system.durable import sync_names
 from carrel.verbs import show
 from carrel.verbs.create import place_of
 from carrel.verbs.permit import judged
@@ -133,7 +135,7 @@ def _destroy(
             "operation_id": operation_id,
             "undoes": undoes,
         }
-        home.record(current.task_id, WorkspaceDestroying(**names, **step), durable=False)
+        home.record(current.task_id, WorkspaceDestroying(**names, **step))
         try:
             _stop_machines(home, current)
             detach(home, current)
@@ -216,8 +218,18 @@ def detach(home: Home, workspace: Workspace) -> None:
 
 def attach(home: Home, workspace: Workspace) -> None:
     """Make the workspace's mounts again, if it has any and they are gone."""
+    check_there(workspace)
     if workspace.filled:
         sources.attach(*filled_in(home, workspace))
+
+
+def check_there(workspace: Workspace) -> None:
+    """Refuse a workspace whose directory is gone, by somebody's hand or by a damaged disk."""
+    if workspace.state == "ready" and not os.path.isdir(workspace.path):
+        raise FilesystemError(
+            f"the directory of workspace {workspace.id} is gone: {workspace.path}",
+            hint=f"aw repair brings back its last snapshot; aw destroy {word(workspace.id)} forgets it",
+        )
 
 
 def refresh(home: Home, workspace: Workspace) -> None:
@@ -235,6 +247,7 @@ def filled_in(home: Home, workspace: Workspace) -> tuple[Filled, Place]:
 def _move_to_trash(home: Home, workspace: Workspace, trash_path: str) -> None:
     try:
         os.rename(workspace.path, trash_path)
+        sync_names(os.path.dirname(trash_path), os.path.dirname(workspace.path))
     except FileNotFoundError:
         if not os.path.isdir(os.path.dirname(trash_path)):
             home.make_private()

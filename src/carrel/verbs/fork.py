@@ -89,7 +89,7 @@ def fork(
     with home.hold(workspace_id), home.hold(parent.id):
         parent = show.get(home, parent.id)  # others may have forked, changed or destroyed it since we looked
         _check_parent(home, parent, snapshot)
-        home.record(task, WorkspaceCreating(**stated), durable=False)
+        home.record(task, WorkspaceCreating(**stated))
         return _build(home, task, stated, parent, snapshot, checked, config or {}, progress)
 
 

@@ -174,7 +174,7 @@ def _path(home: Home, uid: str) -> str:
 
 
 def _belongs_to(workspace: Workspace) -> str:
-    from carrel.system.layers import this_boot
+    from carrel.system.boot import this_boot
 
     return f"{this_boot()} {workspace.updated_at}"
 

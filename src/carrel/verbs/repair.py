@@ -261,35 +261,34 @@ def _tidy_templates(home: Home) -> list[Finding]:
 
 
 def _check_ready(home: Home) -> list[Finding]:
-    from carrel.system import metadata
-    from carrel.verbs.create import DOCUMENTS
+    from carrel.verbs.mend import bring_back, mend_metadata
     from carrel.verbs.state import mend_parts
 
     findings = []
     for record in home.log.find_all("workspace", live_only=True):
-        workspace = Workspace(**record)
-        if workspace.state != "ready" or workspace.home != home.id:
-            continue
-        if not os.path.isdir(workspace.path):
-            findings.append(
-                Finding(
-                    what=f"the directory of {workspace.id} is gone: {workspace.path}",
-                    done=f"nothing: aw destroy {word(workspace.id)} forgets it",
-                )
-            )
+        if record["state"] != "ready" or record["home"] != home.id:
             continue
         try:
-            findings += [
-                Finding(what=f"{workspace.id}: {what}", done=f"made anew; aw restore {workspace.id} SNAPSHOT fills it")
-                for what in mend_parts(home, workspace)
-            ]
-            _attach(home, workspace)
-        except (CarrelError, OSError) as error:
-            findings.append(Finding(what=f"{workspace.id} cannot be mounted: {error}", done="nothing"))
-        if metadata.digest_of(workspace.path, DOCUMENTS) != workspace.metadata_digest:
-            findings.append(
-                Finding(what=f"the metadata of {workspace.id} was changed", done=f"nothing: see {workspace.path}/.aw")
-            )
+            with home.hold(record["workspace_id"], wait_seconds=0):
+                workspace = Workspace(**(home.log.get("workspace", record["uid"]) or record))
+                if workspace.state != "ready":
+                    continue
+                if not os.path.isdir(workspace.path):
+                    what = f"the directory of {workspace.id} was gone: {workspace.path}"
+                    findings.append(Finding(what=what, done=bring_back(home, workspace)))
+                    continue
+                remake = f"made anew; aw restore {word(workspace.id)} SNAPSHOT fills it"
+                try:
+                    parts = mend_parts(home, workspace)
+                    findings += [Finding(what=f"{workspace.id}: {what}", done=remake) for what in parts]
+                    _attach(home, workspace)
+                except (CarrelError, OSError) as error:
+                    findings.append(Finding(what=f"{workspace.id} cannot be mounted: {error}", done="nothing"))
+                done = mend_metadata(home, workspace)
+                if done:
+                    findings.append(Finding(what=f"the metadata of {workspace.id} was changed", done=done))
+        except WorkspaceBusy:
+            continue
     return findings
 
 

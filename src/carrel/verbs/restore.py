@@ -14,6 +14,7 @@ from carrel.model.digest import sha256
 from carrel.model.event import SnapshotRestored, SnapshotRestoreFailed, SnapshotRestoring
 from carrel.model.policy import strictest
 from carrel.model.text import word
+from carrel.system.durable import sync_trees
 from carrel.verbs import show
 from carrel.verbs.create import materialise
 from carrel.verbs.destroy import filled_in
@@ -175,6 +176,8 @@ def finish(home: Home, workspace: Workspace) -> Restored:
                 record_end(home, store, workspace.task_id, failed)
             raise
         _keep_borrowing(home, workspace)
+        place = place_of_state(home, workspace)
+        sync_trees(place.root, place.work or f"{place.root}/work")
         fact = SnapshotRestored(**step, written=done.written, removed=done.removed)
         record_end(home, store, workspace.task_id, fact)
     return done

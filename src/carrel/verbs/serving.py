@@ -11,6 +11,7 @@ from carrel.errors import Unavailable, from_os
 from carrel.model.names import directory_name
 from carrel.model.token import ENTRANCE, LINK_SECONDS, link_code
 from carrel.system import process
+from carrel.system.durable import replace_file
 from carrel.verbs.tokens import owner_token
 
 TYPE_CHECKING = False
@@ -72,11 +73,7 @@ def keep_cursor(home: Home, name: str, position: int) -> None:
     path = _cursor_path(home, name)
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(f"{path}.new", "w", encoding="ascii") as file:
-            file.write(str(position))
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(f"{path}.new", path)
+        replace_file(path, b"%d" % position)
     except OSError as error:
         raise from_os(error, f"the place of {name} in the log") from error
 

@@ -11,7 +11,8 @@ from carrel.errors import Conflict, DiskFull, FilesystemError
 from carrel.model.digest import sha256
 from carrel.model.snapshot import Overlay, Place, Stack, layer_root
 from carrel.model.text import word
-from carrel.verbs.destroy import attach, filled_in
+from carrel.system.durable import make_folders, sync_file, sync_names
+from carrel.verbs.destroy import attach, check_there, filled_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,10 +83,14 @@ def mend_parts(home: Home, workspace: Workspace) -> list[str]:
     """Make `work`, `output` and `tmp` directories again where something else is in their place, which is renamed.
 
     Return what was done. A `work` that is made anew is empty: a restore fills it, an overlay is mounted on it."""
-    from carrel.system.layers import NONE
+    from carrel.system.layers import NONE, attach_space
     from carrel.system.parts import PARTS, make_parts
+    from carrel.system.stack import has_space
 
+    check_there(workspace)
     filled, place = filled_in(home, workspace)
+    if has_space(place.layers):
+        attach_space(filled, place)  # its parts are in there, not in the directory that it is mounted on
     names = [name for name in PARTS if name != "work" or filled.mechanism != NONE]
     return make_parts(place.root, names, place.owner, move_aside=True)
 
@@ -120,17 +125,19 @@ def remember_stack(home: Home, **fields: Any) -> Stack:
     stack = Stack(key="", **fields)
     own = [stack.owner, stack.applied] if stack.owner else []
     identity = json.dumps([list(stack.layers), stack.marks, stack.fixed_ns, *own])
-    key = sha256(identity.encode()).hexdigest()[:32]
+    key = _key_of(identity)
     path = f"{stacks_path(home)}/{key}"
-    try:
-        if os.stat(path).st_mtime < time.time() - 3600:
-            os.utime(path)  # young again: a sweep does not take it before the state that lies on it is written down
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    if _read_stack(home, key) is None:
+        make_folders(os.path.dirname(path))
         fresh = f"{path}.{os.urandom(4).hex()}"
         with open(fresh, "w") as file:
             file.write(identity)
+            file.flush()
+            sync_file(file.fileno())
         os.rename(fresh, path)
+        sync_names(os.path.dirname(path))
+    elif os.stat(path).st_mtime < time.time() - 3600:
+        os.utime(path)  # young again: a sweep does not take it before the state that lies on it is written down
     return stack.replace(key=key)
 
 
@@ -152,13 +159,26 @@ def stack_finder(home: Home, workspace: Workspace) -> Callable[[str], Stack | No
 
 def find_stack(home: Home, key: str) -> Stack | None:
     """The layers as they were written down."""
-    try:
-        with open(f"{stacks_path(home)}/{key}") as file:
-            layers, marks, fixed_ns, *own = json.load(file)
-    except FileNotFoundError:
+    identity = _read_stack(home, key)
+    if identity is None:
         return None
+    layers, marks, fixed_ns, *own = json.loads(identity)
     owner, applied = own or ("", 0)
     return Stack(key=key, layers=tuple(layers), marks=marks, fixed_ns=fixed_ns, owner=owner, applied=applied)
+
+
+def _read_stack(home: Home, key: str) -> str | None:
+    """What a stack is, as it was written down; None if that is missing or is not what its key was made from."""
+    try:
+        with open(f"{stacks_path(home)}/{key}") as file:
+            identity = file.read()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    return identity if _key_of(identity) == key else None
+
+
+def _key_of(identity: str) -> str:
+    return sha256(identity.encode()).hexdigest()[:32]
 
 
 def over_later(home: Home, store: Store, workspace: Workspace, root: str, applied: int) -> str:

@@ -8,6 +8,7 @@ from carrel.errors import Conflict, TemplateExists, TemplateNotFound, from_os
 from carrel.model.source import FillOptions, template_name
 from carrel.model.text import word
 from carrel.model.value import Value
+from carrel.system.durable import sync_trees
 from carrel.verbs import show
 from carrel.verbs.create import materialise, place_of
 from carrel.verbs.destroy import attach, filled_in
@@ -46,6 +47,7 @@ def add_template(home: Home, name: str, *, folder: str | None = None, workspace_
                 remove_tree(aside)
             os.makedirs(aside, mode=0o700)
             borrows = _copy_folder(home, origin, aside) if workspace is None else _copy_work(home, workspace, aside)
+            sync_trees(aside)  # a name stands for whole files only
             os.rename(f"{aside}/work", final)
             mark_made(f"{home.path}/cache", name, final, borrows)
         except OSError as error:
@@ -53,6 +55,7 @@ def add_template(home: Home, name: str, *, folder: str | None = None, workspace_
         finally:
             if os.path.lexists(aside):
                 remove_tree(aside)
+        sync_trees(home.path)
     return Template(name=name, path=final)
 
 

@@ -17,6 +17,7 @@ from carrel.model.moment import seconds
 from carrel.model.run import ACTIVE
 from carrel.model.token import Bearer, Token
 from carrel.model.workspace import LIVE
+from carrel.system.durable import sync_file, sync_names
 from carrel.verbs import show
 
 TYPE_CHECKING = False
@@ -171,6 +172,7 @@ def _make(home: Home) -> str:
             pass
         finally:
             os.unlink(own)
+        sync_names(home.path)
     except OSError as error:
         raise from_os(error, "the owner's token") from error
     return _read(home)
@@ -182,5 +184,5 @@ def _write_aside(home: Home) -> str:
     with open(descriptor, "w", encoding="ascii") as file:
         file.write(f"{_OWNER}{_random()}\n")
         file.flush()
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
     return own

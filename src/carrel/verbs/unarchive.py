@@ -97,7 +97,7 @@ def unarchive(
         "policy": policy_of(home, checked).stated(),
     }
     with home.hold(workspace_id):
-        home.record(task, WorkspaceCreating(**stated), durable=False)
+        home.record(task, WorkspaceCreating(**stated))
         place = place_of(home, stated["uid"], home.staging_path(stated["uid"]))
         final = place.replace(root=stated["workspace_path"])
         try:

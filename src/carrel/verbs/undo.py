@@ -9,6 +9,7 @@ from carrel.model.event import WorkspaceRestored, WorkspaceRestoreFailed, Worksp
 from carrel.model.names import format_id, parse_id
 from carrel.model.operation import Operation
 from carrel.model.workspace import Workspace
+from carrel.system.durable import make_folders, sync_names
 from carrel.verbs import show
 from carrel.verbs.destroy import attach, destroy, detach
 
@@ -218,12 +219,13 @@ def restore_from_trash(
         _check_restorable(home, workspace, workspace_id)
         names = {"workspace_id": workspace_id, "agent_id": agent, "uid": workspace.uid}
         step = {"workspace_path": path, "operation_id": operation_id, "undoes": undoes}
-        home.record(task, WorkspaceRestoring(**names, **step, trash_path=workspace.trash_path), durable=False)
+        home.record(task, WorkspaceRestoring(**names, **step, trash_path=workspace.trash_path))
         try:
             if workspace.settled != "planned":
                 detach(home, workspace.replace(path=workspace.trash_path))  # who archived it there may have died
-                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+                make_folders(os.path.dirname(path))
                 os.rename(workspace.trash_path, path)
+                sync_names(os.path.dirname(path), os.path.dirname(workspace.trash_path))
                 attach(home, workspace.replace(path=path))
         except OSError as error:
             home.record(task, WorkspaceRestoreFailed(**names, reason=str(error)))

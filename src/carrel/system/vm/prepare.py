@@ -15,6 +15,7 @@ import time
 from carrel.errors import CarrelError, SandboxUnavailable
 from carrel.model.value import Value
 from carrel.system import process
+from carrel.system.durable import sync_file
 from carrel.system.vm import guest as guests
 from carrel.system.vm import qemu, wire
 from carrel.system.vm.machine import Machine
@@ -214,7 +215,7 @@ def _migrate(control: _Control, path: str) -> None:
             if status in ("failed", "cancelled") or time.monotonic() > end:
                 raise OSError(f"the state could not be written: {status}")
             time.sleep(0.01)
-        os.fsync(target)
+        sync_file(target)
     finally:
         os.close(target)
 

@@ -1,0 +1,224 @@
+"""Every verb that acknowledges, once; what it promised is printed as JSON lines, for `check.py` to look at after a cut.
+
+    python workload.py HOME ORIGINS RECORD
+
+Each step prints what it is about to make true and, when the verb has returned, how long the recorder's record was at
+that moment. What a cut before that moment leaves of the step is old or new; after it, it is new.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import carrel
+from carrel.local import Local
+from carrel.settings import load_settings
+
+Claims = dict[str, Any]
+
+
+def work(workspace: str, path: str, content: str | None, mode: int = 0o644) -> Claims:
+    """A file of a workspace has this content and mode, or is not there."""
+    return {f"work {workspace} {path}": None if content is None else [content, mode]}
+
+
+def origin(path: str, content: str | None) -> Claims:
+    """A file of the user's has this content, or is not there."""
+    return {f"origin {path}": content}
+
+
+def state(workspace: str, state: str | None) -> Claims:
+    """A workspace is ready, in the trash, or nowhere."""
+    return {f"state {workspace}": state}
+
+
+def join(*claims: Claims) -> Claims:
+    return {key: value for each in claims for key, value in each.items()}
+
+
+class Workload:
+    """The steps, and where they happen."""
+
+    def __init__(self, home: str, origins: str, record: str) -> None:
+        self._home, self._origins, self._record = home, origins, record
+        self.it = self.open()
+
+    def open(self, **settings: str) -> Local:
+        environment = {"HOME": os.environ["HOME"], **{f"AW_{key.upper()}": value for key, value in settings.items()}}
+        loaded = load_settings(environment, "/", system_directory="/nonexistent")
+        return carrel.open(self._home, settings=loaded)
+
+    @contextmanager
+    def step(self, name: str, *claims: Claims) -> Iterator[Claims]:
+        """One acknowledged operation; what is known only afterwards is added to what it gives."""
+        new = join(*claims)
+        print(json.dumps({"step": name, "claims": new}), flush=True)
+        yield new
+        print(json.dumps({"done": name, "claims": new, "at": os.stat(self._record).st_size}), flush=True)
+
+    def folder(self, name: str) -> str:
+        """A folder of the user's, on the disk for good before anybody uses it."""
+        path = f"{self._origins}/{name}"
+        files = {f"{path}/a.txt": "a\n", f"{path}/sub/b.txt": "b\n", f"{path}/gone.txt": "gone\n"}
+        with self.step(f"folder {name}", *(origin(each, text) for each, text in files.items())):
+            os.makedirs(f"{path}/sub")
+            for each, text in files.items():
+                with open(each, "w") as file:
+                    file.write(text)
+            os.sync()
+        return path
+
+    def files(self) -> None:
+        it, path = self.it, "work/d/f.txt"
+        with self.step("create empty", state("files/a", "ready")):
+            it.create(id="files/a")
+        with self.step("put", work("files/a", "work/new.txt", "new\n")):
+            it.write_file("files/a", "work/new.txt", "new\n")
+        with self.step("put into new directories", work("files/a", path, "one\n")):
+            it.write_file("files/a", path, "one\n", parents=True)
+        with self.step("put over", work("files/a", path, "two\n" * 5000)):
+            it.write_file("files/a", path, "two\n" * 5000, keep=True)
+        with self.step("undo put", work("files/a", path, "one\n")):
+            it.undo()
+        with self.step("append", work("files/a", path, "one\nmore\n")):
+            it.write_file("files/a", path, "more\n", append=True)
+        with self.step("mkdir", {"dir files/a work/x/y": True}):
+            it.make_directory("files/a", "work/x/y", parents=True)
+        with self.step("mv", work("files/a", path, None), work("files/a", "work/x/moved.txt", "one\nmore\n")):
+            it.move_file("files/a", path, "work/x/moved.txt")
+        with self.step("undo mv", work("files/a", path, "one\nmore\n"), work("files/a", "work/x/moved.txt", None)):
+            it.undo()
+        with self.step("rm", work("files/a", "work/new.txt", None)):
+            it.delete_file("files/a", "work/new.txt")
+        with self.step("undo rm", work("files/a", "work/new.txt", "new\n")):
+            it.undo()
+        with self.step("rm of a directory", work("files/a", path, None)):
+            it.delete_file("files/a", "work/d", recursive=True)
+        with self.step("undo rm of a directory", work("files/a", path, "one\nmore\n")):
+            it.undo()
+
+    def states(self) -> None:
+        it, big = self.it, "0123456789\n" * 20000
+        with self.step("create lazily", state("states/a", "planned")):
+            it.create(id="states/a", lazy=True)
+        with self.step("put into a planned one", state("states/a", "ready"), work("states/a", "work/big.txt", big)):
+            it.write_file("states/a", "work/big.txt", big)
+        top = it.get("states/a").path
+        with open(f"{top}/work/by-hand.txt", "w") as file:  # as a command would write it: nobody syncs it
+            file.write("by hand\n")
+        os.chmod(f"{top}/work/by-hand.txt", 0o755)
+        with self.step("snapshot") as claims:
+            kept = it.snapshot("states/a").id
+            claims[f"snapshot states/a {kept}"] = {"work/big.txt": big, "work/by-hand.txt": "by hand\n"}
+        with self.step("put over what a snapshot has", work("states/a", "work/big.txt", "small\n")):
+            it.write_file("states/a", "work/big.txt", "small\n")
+        with self.step("restore", work("states/a", "work/big.txt", big)):
+            it.restore("states/a", kept)
+        with self.step("undo restore", work("states/a", "work/big.txt", "small\n")):
+            it.undo()
+        with self.step("run") as claims:
+            run = it.run("states/a", ["sh", "-c", "echo out; echo ran > ran.txt"])
+            ended = it.wait(run.id)
+            assert ended.state == "completed", ended
+            claims[f"run {run.id}"] = ended.state
+        with self.step("snapshot after a run") as claims:
+            kept = it.snapshot("states/a").id
+            claims[f"snapshot states/a {kept}"] = {"work/big.txt": "small\n", "work/ran.txt": "ran\n"}
+        with self.step("archive") as claims:
+            claims[f"archive {it.archive('states/a').path}"] = True
+
+    def sources(self) -> None:
+        it = self.it
+        copies = self.open(storage_mechanism="copy")
+        folder = self.folder("sources")
+        begun = {"work/a.txt": "a\n", "work/sub/b.txt": "b\n"}
+        begins = lambda id: join(state(id, "ready"), *(work(id, path, text) for path, text in begun.items()))  # noqa: E731
+        with self.step("template add", {"template t": begun}):
+            it.add_template("t", folder=folder)
+        with self.step("create by overlay", begins("sources/overlay")):
+            it.create(f"overlay:{folder}", id="sources/overlay")
+        with self.step("put over a view", work("sources/overlay", "work/a.txt", "changed\n")):
+            it.write_file("sources/overlay", "work/a.txt", "changed\n")
+        with self.step("create by copy", begins("sources/copy")):
+            copies.create(f"overlay:{folder}", id="sources/copy")
+        with self.step("create from a template", begins("sources/template")):
+            it.create("template:t", id="sources/template")
+        with self.step("fork", begins("sources/fork"), work("sources/fork", "work/a.txt", "changed\n")):
+            it.fork("sources/overlay", new_id="sources/fork")
+        with self.step("fork of plain files", begins("sources/fork2")):
+            it.fork("sources/copy", new_id="sources/fork2")
+        with self.step("put into a fork", work("sources/fork2", "work/a.txt", "fork\n")):
+            it.write_file("sources/fork2", "work/a.txt", "fork\n")
+        with self.step("archive a view") as claims:
+            path = it.archive("sources/overlay").path
+            claims[f"archive {path}"] = True
+        unpacked = "sources/archive"
+        with self.step("create from an archive", begins(unpacked), work(unpacked, "work/a.txt", "changed\n")):
+            it.create(f"archive:{path}", id=unpacked)
+
+    def git(self) -> None:
+        folder = self.folder("repository")
+        git = ["git", "-C", folder, "-c", "user.name=n", "-c", "user.email=e@x"]
+        for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "m"]):
+            subprocess.run([*git, *words], check=True)
+        os.sync()
+        for kind in ("clone", "worktree"):
+            id = f"git/{kind}"
+            with self.step(f"create by {kind}", state(id, "ready"), work(id, "work/a.txt", "a\n")):
+                self.it.create(f"{kind}:{folder}", id=id)
+        with self.step("put into a clone", work("git/clone", "work/a.txt", "clone\n")):
+            self.it.write_file("git/clone", "work/a.txt", "clone\n")
+
+    def sized(self) -> None:
+        sized = self.open(storage_quota="image") if os.geteuid() == 0 else self.it
+        with self.step("create with a size", state("sized/a", "ready")):
+            sized.create(id="sized/a", config={"max_size_mb": 32})
+        with self.step("put into a sized one", work("sized/a", "work/a.txt", "sized\n")):
+            sized.write_file("sized/a", "work/a.txt", "sized\n")
+        with self.step("snapshot of a sized one") as claims:
+            claims[f"snapshot sized/a {sized.snapshot('sized/a').id}"] = {"work/a.txt": "sized\n"}
+
+    def giving(self) -> None:
+        it, folder = self.it, self.folder("giving")
+        with self.step("create what is applied", state("giving/a", "ready"), work("giving/a", "work/a.txt", "a\n")):
+            it.create(f"overlay:{folder}", id="giving/a")
+        with self.step("change what is applied", work("giving/a", "work/a.txt", "applied\n")):
+            it.write_file("giving/a", "work/a.txt", "applied\n")
+            it.write_file("giving/a", "work/n/new.txt", "new\n", parents=True)
+            it.delete_file("giving/a", "work/gone.txt")
+        after = [origin(f"{folder}/a.txt", "applied\n"), origin(f"{folder}/n/new.txt", "new\n")]
+        with self.step("apply", *after, origin(f"{folder}/gone.txt", None)):
+            it.apply("giving/a")
+        before = [origin(f"{folder}/a.txt", "a\n"), origin(f"{folder}/n/new.txt", None)]
+        with self.step("undo apply", *before, origin(f"{folder}/gone.txt", "gone\n")):
+            it.undo()
+
+    def ends(self) -> None:
+        it = self.it
+        file = work("ends/a", "work/a.txt", "a\n")
+        with self.step("create what is destroyed", state("ends/a", "ready"), state("ends/b", "ready"), file):
+            it.create(id="ends/a")
+            it.write_file("ends/a", "work/a.txt", "a\n")
+            it.create(id="ends/b")
+        with self.step("destroy", state("ends/a", "trash"), work("ends/a", "work/a.txt", None)):
+            it.destroy("ends/a", force=True)
+        with self.step("undo destroy", state("ends/a", "ready"), file):
+            it.undo()
+        with self.step("destroy again", state("ends/a", "trash"), work("ends/a", "work/a.txt", None)):
+            it.destroy("ends/a", force=True)
+        with self.step("trash restore", state("ends/a", "ready"), file):
+            it.restore_trashed("ends/a")
+        with self.step("destroy a second", state("ends/b", "trash")):
+            it.destroy("ends/b", force=True)
+
+
+if __name__ == "__main__":
+    workload = Workload(*sys.argv[1:4])
+    for part in sys.argv[4:] or ("files", "states", "sources", "git", "sized", "giving", "ends"):
+        getattr(workload, part)()

@@ -215,9 +215,7 @@ def test_an_agent_alone_cannot_replace_a_part_through_mcp(person: Person, secret
     source = person.folder("project", {"f": "from the project\n"})
 
     async def main() -> None:
-        parameters = StdioServerParameters(
-            command=server[0], args=server[1:], env=person.environment(), cwd=person.directory
-        )
+        parameters = StdioServerParameters(command=server[0], args=server[1:], env=person.environment(), cwd=source)
         async with Client(parameters) as client:
 
             async def call(name: str, **arguments: Any) -> Any:

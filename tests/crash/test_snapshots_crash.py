@@ -6,6 +6,7 @@ audit event of the interpreter) or after its n-th line of our code. The parent t
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -25,6 +26,7 @@ from desks import Desk, describe
 
 from carrel.errors import DiskFull
 from carrel.model.change import Plan
+from carrel.snapshots import apply as applying
 from carrel.snapshots.apply import apply_plan, finish_apply
 from carrel.snapshots.collect import collect, verify
 from carrel.snapshots.journal import drop_journal
@@ -232,7 +234,23 @@ def _plan(desk: Desk, base: str, theirs: str, folder: Path) -> Plan:
         return made
 
 
-def test_an_apply_that_is_killed_anywhere_is_old_or_new_after_the_next(scratch: Path) -> None:
+def _cannot(*_: object) -> None:
+    raise OSError(errno.EINVAL, "Invalid argument")
+
+
+LACKS: dict[str, tuple[str, ...]] = {
+    "a modern file system": (),
+    "one that cannot exchange": ("rename_exchange",),
+    "one that can only rename": ("rename_exchange", "rename_no_replace"),
+}
+
+
+@pytest.mark.parametrize("lacks", LACKS)
+def test_an_apply_that_is_killed_anywhere_is_old_or_new_after_the_next(
+    scratch: Path, lacks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in LACKS[lacks]:
+        monkeypatch.setattr(applying, name, _cannot)
     desk = Desk(scratch)
     fill(desk)
     base = desk.take().root

@@ -46,12 +46,14 @@ def test_a_journal_in_the_folder_is_not_obeyed(person: Person, path: str) -> Non
 
 def test_a_directory_of_that_name_never_comes_from_a_workspace(person: Person) -> None:
     folder = person.folder("p", {"a": "1\n"})
+    left = ".aw-0123456789abcdef"  # as a killed `aw put` leaves it
     script = f"mkdir -p {ASIDE}/new sub/{ASIDE} && echo x > {ASIDE}/journal && echo x > sub/{ASIDE}/y && echo x > f"
+    script += f" && touch {left} sub/{left} .aw-mine"
     person.aw_ok("run", "--id", "c1/a", "--source", str(folder), "--", "sh", "-c", script)
     done = person.aw_json("apply", "c1/a")
-    assert done["written"] == ["f"]
-    assert sorted(done["refused"]) == [ASIDE, f"sub/{ASIDE}"]
-    assert sorted(os.listdir(folder)) == ["a", "f", "sub"]
+    assert done["written"] == [".aw-mine", "f"]
+    assert sorted(done["refused"]) == [left, ASIDE, f"sub/{left}", f"sub/{ASIDE}"]
+    assert sorted(os.listdir(folder)) == [".aw-mine", "a", "f", "sub"]
     assert os.listdir(folder / "sub") == []
 
 

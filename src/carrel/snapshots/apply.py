@@ -28,7 +28,7 @@ from carrel.snapshots.diff import is_in_git
 from carrel.snapshots.entries import CHUNK, FILE, MODE_BITS, Entry
 from carrel.snapshots.folders import OPEN_DIR
 from carrel.snapshots.hands import Hands, remove_folder, write_pieces
-from carrel.snapshots.journal import PREFIX, Journal, new_aside, read_journal, write_journal
+from carrel.snapshots.journal import PREFIX, Journal, is_own_name, new_aside, read_journal, write_journal
 from carrel.snapshots.merge import is_below
 from carrel.snapshots.trees import Tree, digest_of, split
 from carrel.snapshots.walker import OPEN_FILE
@@ -112,8 +112,8 @@ def check_plan(plan: Plan) -> None:
         parts = split(step.path)
         if not parts or step.action not in _ACTIONS or is_in_git(step.path):
             raise Refused(f"{step.action} {step.path!r} cannot be done in the origin", hint="nothing was changed")
-        if any(part.startswith(PREFIX) for part in parts):
-            raise Refused(f"{step.path!r} has a name that aw uses itself", hint=f"rename what begins with {PREFIX}")
+        if any(map(is_own_name, parts)):
+            raise Refused(f"{step.path!r} has a name that aw uses itself", hint="give it another name")
 
 
 def reverse(plan: Plan) -> Plan:
@@ -646,7 +646,7 @@ class _Apply:
         if self._old >= 0 and self._journal.state != "building":
             self._look_through()
             with suppress(FileNotFoundError):
-                rename_no_replace(self._aside, "kept", self._folder, self._kept_name)
+                _move(self._aside, "kept", self._folder, self._kept_name)
         with suppress(FileNotFoundError):
             remove_folder(self._folder, self._journal.aside)
 

@@ -39,6 +39,14 @@ class Journal(Value):
     built: tuple[Mark | None, ...] = ()  # each step's new file
 
 
+def is_own_name(name: str) -> bool:
+    """Whether a name is one that we give to unfinished things: a killed process of ours may have left it behind."""
+    if not name.startswith(".aw-"):
+        return False
+    random = name.removeprefix(".aw-").removeprefix("new-")
+    return name.startswith(PREFIX) or (len(random) == 16 and _NAME_CHARACTERS.issuperset(random))
+
+
 def new_aside() -> str:
     """Return a name that nobody can have prepared."""
     return PREFIX + os.urandom(8).hex()

@@ -19,7 +19,7 @@ from carrel.errors import from_os
 from carrel.model.change import Clash, Plan, Step
 from carrel.snapshots.diff import is_git_name, is_in_git
 from carrel.snapshots.entries import CHUNK, DIR, FILE, LEFT_OUT, LINK, NO_DIGEST, Entry
-from carrel.snapshots.journal import PREFIX
+from carrel.snapshots.journal import is_own_name
 from carrel.snapshots.lines import merge
 from carrel.snapshots.patch import is_binary
 from carrel.snapshots.trees import Delta, DiskDir, DiskLayer, Pile, StoredDir, compare
@@ -251,7 +251,7 @@ class _Planner:
     def consider(self, path: str, delta: Delta) -> None:
         """Decide about one path."""
         before, after = delta.old, delta.new
-        if is_in_git(path) or PREFIX in path:
+        if is_in_git(path) or ".aw-" in path:
             refused = _refused_part(path)
             if refused:
                 self._refused.add(refused)
@@ -479,10 +479,10 @@ def _mode(before: Entry | None, after: Entry, target: Entry | None) -> int:
 
 
 def _refused_part(path: str) -> str:
-    """The path up to a name that never goes back: git's own, or that of a directory that an apply builds in."""
+    """The path up to a name that never goes back: git's own, or one that we give to unfinished things."""
     parts = path.split("/")
     for count, name in enumerate(parts, 1):
-        if is_git_name(name) or name.startswith(PREFIX):
+        if is_git_name(name) or is_own_name(name):
             return "/".join(parts[:count])
     return ""
 

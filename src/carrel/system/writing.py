@@ -8,7 +8,7 @@ meantime is replaced and not followed. A link that was there before is followed 
 from __future__ import annotations
 
 import os
-from errno import EACCES, EINVAL, EISDIR, ELOOP, ENOENT, ENXIO, EXDEV
+from errno import EACCES, EINVAL, EISDIR, ELOOP, ENOENT, ENXIO, EOPNOTSUPP, EXDEV
 from stat import S_IMODE, S_ISDIR, S_ISLNK, S_ISREG
 
 from carrel.errors import FileChanged, FileExists, NotAFile, QuotaExceeded
@@ -139,26 +139,22 @@ class _Change:
                 raise OSError(EACCES, "cannot be read, so nothing can be appended to it")
             if self._append and old.size > self._max_bytes:
                 raise self._over()
-            temporary, fd = open_temporary(folder)
+            fresh = _Fresh(folder)
             try:
-                try:
-                    written = self._fill(fd, data, old)
-                    take_after(fd, old.found, folder)
-                    sync_file(fd)
-                    inode = os.fstat(fd).st_ino
-                finally:
-                    os.close(fd)
+                written = self._fill(fresh.fd, data, old)
+                take_after(fresh.fd, old.found, folder)
+                sync_file(fresh.fd)
+                inode = os.fstat(fresh.fd).st_ino
                 if self._ready:
                     self._ready(written, Held(self._root, folder, name))
                 if self._create_only or (self._exact and old.found is None):
-                    rename_no_replace(folder, temporary, folder, name)
+                    fresh.take(name)
                 else:
                     if self._exact and old.found is not None:
                         refuse_changed(self._root, self._raw, folder, name, old.found)
-                    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
-                forget(folder, temporary)
-                raise
+                    fresh.take_over(name)
+            finally:
+                fresh.close()
         finally:
             old.close()
         sync_names(folder)
@@ -304,6 +300,44 @@ class _Sink:
     @property
     def digest(self) -> str:
         return str(self._hash.hexdigest())
+
+
+class _Fresh:
+    """A new file in a directory: without a name where the file system can, so that a crash leaves nothing of it."""
+
+    def __init__(self, folder: int) -> None:
+        self._folder = folder
+        self._name = b""  # to be removed at the end
+        try:
+            self.fd = os.open(b".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        except OSError as error:
+            if error.errno not in (EISDIR, EOPNOTSUPP, ENOENT, EINVAL):  # what file systems say that know no such thing
+                raise
+            self._name, self.fd = open_temporary(folder)
+
+    def take(self, name: bytes) -> None:
+        """Give it a name that nothing has; FileExistsError if something has it."""
+        if self._name:
+            rename_no_replace(self._folder, self._name, self._folder, name)
+            self._name = b""
+        else:
+            self._link(name)
+
+    def take_over(self, name: bytes) -> None:
+        """Give it a name, in place of what has it."""
+        if not self._name:
+            self._name = temporary_name()  # for an instant: no call puts a file without a name in the place of another
+            self._link(self._name)
+        os.rename(self._name, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        self._name = b""
+
+    def _link(self, name: bytes) -> None:
+        os.link(f"/proc/self/fd/{self.fd}".encode(), name, dst_dir_fd=self._folder, follow_symlinks=True)
+
+    def close(self) -> None:
+        os.close(self.fd)
+        if self._name:
+            forget(self._folder, self._name)
 
 
 def temporary_name() -> bytes:

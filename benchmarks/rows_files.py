@@ -51,13 +51,18 @@ def _write_verb(top: str) -> Row:
         os.replace(f"{raw}/f.new", f"{raw}/f")
 
     def replaced_and_logged() -> None:
-        replaced()
+        with open(f"{raw}/f.new", "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         log.execute("INSERT INTO log (data) VALUES (?)", ("x" * 300,))
+        os.replace(f"{raw}/f.new", f"{raw}/f")
+        _sync(raw)
 
     arms: dict[str, Callable[[], object]] = {
         "carrel": lambda: home.write_file(desk.id, "work/f", text),
         "temporary file + os.replace": replaced,
-        "the same + a durable sqlite3 insert": replaced_and_logged,
+        "the same with syncs + a durable sqlite3 insert": replaced_and_logged,
     }
     server: ToolServer | None = None
 
@@ -134,7 +139,10 @@ def _write(top: str) -> Row:
         temporary = f"{top}/a/b/.tmp{number}"
         with open(temporary, "wb") as new:
             new.write(data)
+            new.flush()
+            os.fsync(new.fileno())
         os.replace(temporary, f"{top}/a/b/raw.txt")
+        _sync(f"{top}/a/b")
 
     @contextmanager
     def hold() -> Iterator[None]:
@@ -145,9 +153,15 @@ def _write(top: str) -> Row:
 
     arms: dict[str, Callable[[], object]] = {
         "carrel, with digests before and after": lambda: files.write(root, "a/b/ours.txt", data),
-        "temporary file + os.replace": raw,
+        "temporary file + os.replace, both synced": raw,
     }
-    return Row("write 2 kB over a file", arms, rounds=25, inner=100, hold=hold)
+    return Row("write 2 kB over a file", arms, rounds=25, inner=10, hold=hold)
+
+
+def _sync(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
 
 
 def _trees(top: str, count: int, rounds: int) -> Iterator[Row]:

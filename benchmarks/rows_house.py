@@ -17,6 +17,7 @@ import carrel
 from carrel.local import Local
 from carrel.model.event import Caller, WorkspaceCleanup, WorkspaceCreated, WorkspaceCreating, WorkspaceDestroying
 from carrel.store import open_log
+from carrel.system import durable
 
 AW = str(Path(__file__).parent.parent / "aw")
 PYTHON = sys.executable
@@ -54,19 +55,25 @@ def _create_and_destroy(scratch: str) -> Row:
     texts = dict.fromkeys(("task_spec.json", "workspace_config.json", "context.json", "run.json"), b"x" * 150)
 
     def raw() -> None:
-        """The same system calls by hand: directories, four files, rename, durable append; rename, durable append."""
+        """The same calls and syncs by hand: append, directories, files, rename, append; append, rename, append."""
         number = str(next(COUNT))
         root = f"{base}/staging/{number}"
+        _insert(database, "workspace_creating")
         os.mkdir(root)
         for name in (".aw", "work", "output", "tmp"):
             os.mkdir(f"{root}/{name}")
         for name, text in texts.items():
             descriptor = os.open(f"{root}/.aw/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
             os.write(descriptor, text)
+            if name == "run.json":
+                os.fsync(descriptor)
             os.close(descriptor)
         os.rename(root, f"{base}/task/{number}")
+        durable.sync_trees(base)
         _insert(database, "workspace_created")
+        _insert(database, "workspace_destroying")
         os.rename(f"{base}/task/{number}", f"{base}/trash/{number}")
+        durable.sync_names(f"{base}/trash", f"{base}/task")
         _insert(database, "workspace_cleanup")
 
     return Row("create + destroy, in process", {"carrel": ours, "raw calls": raw}, aim="<= 3x", rounds=40, inner=5)

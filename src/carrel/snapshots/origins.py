@@ -12,8 +12,9 @@ import ctypes
 import os
 from contextlib import ExitStack, suppress
 
-from carrel.snapshots.folders import OPEN_DIR, Folders
+from carrel.snapshots.folders import Folders
 from carrel.system.libc import libc
+from carrel.system.parts import open_part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Origins:
 
 
 def _open(path: str, opened: ExitStack) -> Folders:
-    folders = Folders(os.open(path, OPEN_DIR))
+    folders = Folders(open_part(*os.path.split(path)))
     opened.callback(folders.close)
     return folders
 

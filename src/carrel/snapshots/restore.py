@@ -17,7 +17,6 @@ from carrel.errors import CarrelError, PathOutsideWorkspace, from_os
 from carrel.model.value import Value
 from carrel.snapshots.diff import is_below
 from carrel.snapshots.entries import DIR, FILE, LEFT_OUT, LINK, Entry
-from carrel.snapshots.folders import OPEN_DIR
 from carrel.snapshots.hands import Hands
 from carrel.snapshots.take import LIMITS, NOTES, look, with_own_stack
 from carrel.snapshots.trees import Delta, Tree, compare, is_bare
@@ -176,7 +175,7 @@ class _Restore:
     def _open(self, part: str) -> int:
         root = self._place.root
         if not part:
-            return os.open(root, OPEN_DIR)
+            return open_part(root, ".")
         if part == "work" and self._place.work:
             return open_part(*os.path.split(self._place.work))
         if part == "output":  # whatever the agent put there, it keeps it under another name

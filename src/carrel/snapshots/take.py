@@ -6,12 +6,11 @@ import gc
 import os
 from contextlib import ExitStack, contextmanager
 
-from carrel.errors import FilesystemError, from_os
+from carrel.errors import FilesystemError, PartReplaced
 from carrel.model.snapshot import EMPTY, LeftOut, Limits, Taken, layer_root
 from carrel.snapshots import cache as stat_cache
 from carrel.snapshots.cache import Directory
 from carrel.snapshots.entries import CHUNK, DIR, FILE, LEFT_OUT, Entry, encode_entry, encode_tree, flags
-from carrel.snapshots.folders import OPEN_DIR
 from carrel.snapshots.objects import Scratch
 from carrel.snapshots.origins import Origins
 from carrel.snapshots.trees import Tree
@@ -186,19 +185,15 @@ def _see_parts(
     def new_walk(marks: str = "", find_was: Callable[[str], bytes] | None = None) -> Walk:
         return Walk(sink, limits, cached=cached, trust_objects=trust, live=live, marks=marks, find_was=find_was)
 
-    try:
-        root = os.open(place.root, OPEN_DIR)
-    except OSError as error:
-        raise from_os(error, "the workspace") from error
+    root = open_part(place.root, ".")
     try:
         _see_work(seen, place, new_walk, sink if keep_was else None, earlier)
         walk = new_walk()
         try:
-            fd = os.open("output", OPEN_DIR, dir_fd=root)
-        except FileNotFoundError:
-            pass
-        except OSError:  # the agent put something else there
-            seen.add("output", Entry(LEFT_OUT, target="foreign"), 0)
+            fd = open_part(place.root, "output")
+        except PartReplaced as replaced:
+            if replaced.details["kind"]:  # the agent put something else there
+                seen.add("output", Entry(LEFT_OUT, target="foreign"), 0)
         else:
             try:
                 entry, files = walk.run(fd, "output")

@@ -34,6 +34,7 @@ from carrel.snapshots.entries import (
 )
 from carrel.snapshots.folders import OPEN_DIR, Folders
 from carrel.snapshots.walker import OPEN_FILE, read_at
+from carrel.system.parts import open_part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,9 +115,9 @@ class DiskLayer:
         self.prefix = f"{marks}.overlay." if marks else ""
         self._folders: Folders | None = None
         try:
-            self._folders = Folders(os.open(path, OPEN_DIR))
+            self._folders = Folders(os.open(path, OPEN_DIR) if is_users else open_part(*os.path.split(path)))
         except OSError as error:
-            if not is_users or not isinstance(error, FileNotFoundError | NotADirectoryError):
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise from_os(error, "a layer of the workspace") from error
         self.digests: dict[tuple[int, int, int], bytes] = {}  # inode, ctime, size -> digest
 

@@ -20,7 +20,7 @@ import os
 
 from carrel.errors import FilesystemError, FolderNotFound, Unavailable, WorkspaceBusy, from_os
 from carrel.system.boot import this_boot
-from carrel.system.parts import make_parts, open_part
+from carrel.system.parts import make_parts, open_part, open_top
 from carrel.system.stack import (
     Hold,
     Stack,
@@ -372,7 +372,11 @@ class Mounter:
 def has_mount(root: str, work: str) -> bool:
     """An overlay has a device number of its own; comparing it is cheap where mountinfo grows with every workspace."""
     try:
-        return os.lstat(work).st_dev != os.lstat(root).st_dev
+        try:
+            return os.lstat(work).st_dev != os.lstat(root).st_dev
+        except PermissionError:
+            os.close(open_top(root))  # the agent closed it to its owner, which ends here
+            return os.lstat(work).st_dev != os.lstat(root).st_dev
     except FileNotFoundError:
         return False
 

@@ -28,16 +28,31 @@ _KINDS = {stat.S_IFLNK: "a symbolic link", stat.S_IFREG: "a file", stat.S_IFIFO:
 
 
 def open_part(root: str, name: str) -> int:
-    """A readable descriptor of a part of the workspace at `root`; PartReplaced if it is not a directory."""
-    top = _open_top(root)
+    """A readable descriptor of a part of the workspace at `root`, or of `.`; PartReplaced if it is not a directory."""
+    top = open_top(root)
     try:
-        return os.open(name, _DIRECTORY, dir_fd=top)
+        handle = os.open(name, _TOP, dir_fd=top)
+        try:
+            allow_owner(handle)
+            return os.open(".", _DIRECTORY, dir_fd=handle)
+        finally:
+            os.close(handle)
     except OSError as error:
         if error.errno in _REPLACED:
             raise _replaced(name, _kind(top, name)) from None
         raise from_os(error, f"{name} of the workspace") from error
     finally:
         os.close(top)
+
+
+def allow_owner(handle: int) -> None:
+    """Give the owner of a part all rights to it again: the agent may have taken them away with chmod.
+
+    Otherwise `chmod 000 .` would switch off snapshots, restore and destroy for an ordinary user, and every run for all.
+    """
+    found = os.fstat(handle)
+    if found.st_mode & stat.S_IRWXU != stat.S_IRWXU and os.geteuid() in (0, found.st_uid):
+        os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(found.st_mode) | stat.S_IRWXU)
 
 
 def check_parts(root: str, names: Iterable[str] = PARTS) -> None:
@@ -54,11 +69,12 @@ def make_parts(
     What else has the name of a part is PartReplaced, or is renamed with `move_aside`: nothing of the agent's is lost.
     """
     done = []
-    top = _open_top(root)
+    top = open_top(root)
     try:
         for name in names:
             kind = _kind(top, name)
             if kind == "a directory":
+                os.close(open_part(root, name))
                 continue
             if kind:
                 if not move_aside:
@@ -78,9 +94,16 @@ def make_parts(
     return done
 
 
-def _open_top(root: str) -> int:
+def open_top(root: str) -> int:
+    """An O_PATH descriptor of the directory of a workspace, which its owner may use again."""
     try:
-        return os.open(root, _TOP)
+        top = os.open(root, _TOP)
+        try:
+            allow_owner(top)
+        except BaseException:
+            os.close(top)
+            raise
+        return top
     except OSError as error:
         raise from_os(error, "the directory of the workspace") from error
 
@@ -101,5 +124,5 @@ def _replaced(name: str, kind: str) -> PartReplaced:
         "and aw restore brings back the files of a snapshot"
         if name in PARTS
         else "move it back, or make a fork: aw fork",
-        details={"part": name},
+        details={"part": name, "kind": kind},
     )

@@ -705,14 +705,15 @@ def _hide_new_folders(home: Home, workspace: Workspace, job: Job) -> None:
     made = [step.path for step in job.plan.steps if step.action == "mkdir"]
     if overlay is None or not job.cover or not made:
         return
-    from carrel.snapshots.folders import OPEN_DIR, Folders
+    from carrel.snapshots.folders import Folders
+    from carrel.system.parts import open_part
 
     mark = f"{overlay.stack.marks}.overlay.opaque"
     own = [overlay.upper, *overlay.stack.layers[:-1]]  # the last is the folder itself
     with ExitStack() as opened:
         layers = []
         for layer in reversed(own):
-            layers.append(Folders(os.open(layer, OPEN_DIR)))
+            layers.append(Folders(open_part(*os.path.split(layer))))
             opened.callback(layers[-1].close)
         for path in made:
             _mark_lowest(layers, path, mark)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from errno import ELOOP
 
 from carrel.errors import CarrelError, InvalidConfig, NotAFile, NotARepository, PermissionDenied, QuotaExceeded
@@ -174,21 +175,29 @@ def expand(path: str, pattern: str, file: str = IGNORE_FILE) -> list[str]:
             hint="each line is a path from the top of the folder; * and ? stand for parts of one name",
         )
     found = [""]
-    for part in parts:
-        folders = [name for name in found if not os.path.islink(f"{path}/{name}".rstrip("/"))]  # it leads elsewhere
-        found = [f"{name}/{match}".lstrip("/") for name in folders for match in _matches(f"{path}/{name}", part)]
+    with foreign.hold_directory(path) as top:
+        for part in parts:
+            found = [f"{name}/{match}".lstrip("/") for name in found for match in _matches(top, name, part)]
     return found
 
 
-def _matches(directory: str, part: str) -> list[str]:
-    if not any(char in part for char in "*?["):
-        return [part] if os.path.lexists(f"{directory}/{part}") else []
+def _matches(top: int, directory: str, part: str) -> list[str]:
+    """The names in a directory beneath the folder that fit; none if a link on the way leads elsewhere."""
     from fnmatch import fnmatchcase
 
     try:
-        return [name for name in os.listdir(directory) if fnmatchcase(name, part)]
+        folder = foreign.open_beneath(top, directory or ".", os.O_DIRECTORY)
     except OSError:
         return []
+    try:
+        if any(char in part for char in "*?["):
+            return [name for name in os.listdir(f"/proc/self/fd/{folder}") if fnmatchcase(name, part)]
+        os.stat(part, dir_fd=folder, follow_symlinks=False)
+        return [part]
+    except OSError:
+        return []
+    finally:
+        os.close(folder)
 
 
 def _other_mounts(path: str, place: Place) -> list[str]:
@@ -234,13 +243,16 @@ def _calm_git(path: str, trim: Trim, options: FillOptions, notes: list[str]) -> 
 
 def _linked_work_trees(path: str) -> Iterator[tuple[str, repository.Repository]]:
     """Work trees of this repository that lie inside the folder; git lists them, so nothing has to be searched."""
+    pointers = []
     try:
-        names = os.listdir(f"{path}/.git/worktrees")
+        with foreign.hold_directory(f"{path}/.git/worktrees") as entries:
+            for name in sorted(os.listdir(f"/proc/self/fd/{entries}")):
+                with suppress(CarrelError):
+                    pointers.append(foreign.read_small(entries, f"{name}/gitdir") or b"")
     except OSError:
         return
-    for name in sorted(names):
+    for pointer in pointers:
         try:
-            pointer = foreign.read_small(f"{path}/.git/worktrees/{name}", "gitdir") or b""
             folder = os.path.dirname(os.path.realpath(os.fsdecode(pointer.strip())))
             found = repository.find_repository(folder) if folder.startswith(f"{path}/") else None
         except (CarrelError, ValueError):  # a bad entry is no work tree; ValueError: a NUL in the path

@@ -12,7 +12,9 @@ from carrel.model.names import format_id, parse_id
 from carrel.model.source import Source
 from carrel.model.text import word
 from carrel.sources import attach
+from carrel.system import foreign
 from carrel.system.parts import open_part
+from carrel.system.paths import Root
 from carrel.system.stack import has_space
 from carrel.verbs import show
 from carrel.verbs.create import (
@@ -214,29 +216,35 @@ def _copy_output(parent: Workspace, place: Place, config: Config) -> list[str]:
 def _copy_notes(parent: str, root: str, own: Mapping[str, Any]) -> list[str]:
     """Give the fork the parent's CLAUDE.md and AGENTS.md as they are now, unless it was made with others."""
     missing = []
-    for name, key in (("CLAUDE.md", "claude_md"), ("AGENTS.md", "agents_md")):
-        if own.get(key) is not None:
-            continue
-        if os.path.lexists(f"{root}/{name}"):
-            os.unlink(f"{root}/{name}")
-        try:
-            _copy_note(f"{parent}/{name}", f"{root}/{name}")
-        except FileNotFoundError:
-            continue
-        except PermissionError:
-            missing.append(f"{name} is not in the fork: it could not be read")
+    with Root.open(parent) as top:
+        for name, key in (("CLAUDE.md", "claude_md"), ("AGENTS.md", "agents_md")):
+            if own.get(key) is not None:
+                continue
+            if os.path.lexists(f"{root}/{name}"):
+                os.unlink(f"{root}/{name}")
+            try:
+                _copy_note(top.fd, name, f"{root}/{name}")
+            except FileNotFoundError:
+                continue
+            except PermissionError:
+                missing.append(f"{name} is not in the fork: it could not be read")
     return missing
 
 
-def _copy_note(source: str, target: str) -> None:
-    there = os.lstat(source)
+def _copy_note(top: int, name: str, target: str) -> None:
+    """Copy one of them with its holes: the agent may give a file any size that takes no space."""
+    from carrel.system.copying import copy_bytes
+
+    there = os.stat(name, dir_fd=top, follow_symlinks=False)
     if S_ISLNK(there.st_mode):
-        os.symlink(os.readlink(source), target)
+        os.symlink(os.readlink(name, dir_fd=top), target)
     elif S_ISREG(there.st_mode):
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(source, flags), "rb") as file, open(target, "xb") as copy:
-            while piece := file.read(1 << 20):
-                copy.write(piece)
+        reader, there = foreign.open_regular(top, name)
+        try:
+            with open(target, "xb") as copy:
+                copy_bytes(reader, copy.fileno(), there)
+        finally:
+            os.close(reader)
         os.chmod(target, there.st_mode & 0o777)
     else:
         return  # the agent put something else there, which no snapshot has either

@@ -218,6 +218,8 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a .GIT beside work": (after(".aw/workspace_config.json", plain(".GIT")), BAD),
     "a program in .aw": (after(".aw/run.json", plain(".aw/run.sh")), BAD),
     "another .AW": (after(".aw/workspace_config.json", folder(".AW")), BAD),
+    "output as a link": (lambda forge: forge.replace("output", link("output", "work")), BAD),
+    "output as a file": (lambda forge: forge.replace("output", plain("output")), BAD),
     ".aw as a link": (lambda forge: forge.replace(".aw", link(".aw", "work")), BAD),
     "a note that is a directory": (after(".aw/workspace_config.json", folder("CLAUDE.md")), BAD),
     "a size that is larger": (beside(patched(BIG, 124, b"%011o\0" % 5000)), BAD),

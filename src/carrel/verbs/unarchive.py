@@ -28,6 +28,7 @@ from carrel.model.event import SnapshotImported, WorkspaceCreating
 from carrel.model.names import format_id
 from carrel.model.source import Filled, Source
 from carrel.system.layers import PLAIN
+from carrel.system.parts import PARTS, make_parts
 from carrel.verbs.archive import caps_of
 from carrel.verbs.create import (
     as_ours,
@@ -142,12 +143,7 @@ def _read(home: Home, location: str, place: Place, progress: Callable[[str], Non
             _refuse_outside(home, contents)
             yield contents
             objects.commit()
-    for name in ("work", "output", "tmp"):
-        path = f"{place.root}/{name}"
-        if not os.path.isdir(path):
-            os.mkdir(path, 0o755)
-            if place.owner:
-                os.chown(path, *place.owner)
+    make_parts(place.root, PARTS, place.owner)
     if place.owner:
         os.chown(place.root, *place.owner)
 

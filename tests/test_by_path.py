@@ -143,10 +143,14 @@ class Scan(ast.NodeVisitor):
         if "O_NOFOLLOW" in ast.unparse(flags) or "O_EXCL" in ast.unparse(flags):  # O_EXCL: a link is an error too
             return "~os.O_NOFOLLOW" not in ast.unparse(flags)
         names = [node.id for node in ast.walk(flags) if isinstance(node, ast.Name)]
-        values = [value for name in names for value in _values(self._within[-1], name)]
+        values = [value for name in names for level in self._own_levels() for value in _values(level, name)]
         if values:
             return all(isinstance(value, ast.expr) and self._has_no_follow(value) for value in values)
         return any(name in no_follow_flags() for name in names)
+
+    def _own_levels(self) -> tuple[ast.AST, ...]:
+        """The function and its module, where constants are."""
+        return self._within[-1], self._within[0]
 
     def _is_descriptor(self, argument: ast.expr) -> bool:
         """An integer, or the name that the kernel has for an open file, with nothing after it."""

@@ -24,7 +24,7 @@ def test_reference_pages_are_current(name: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def _pages() -> list[Path]:
-    return [DOCS.parent / "README.md", *DOCS.rglob("*.md")]
+    return [DOCS.parent / "README.md", DOCS.parent / "SECURITY.md", *DOCS.rglob("*.md")]
 
 
 def test_every_link_in_the_docs_leads_somewhere() -> None:
@@ -40,3 +40,14 @@ def test_every_command_in_the_docs_exists() -> None:
         for block in re.findall(r"```(?:sh|console)\n(.*?)```", page.read_text(), re.S):
             for name in re.findall(r"^\$? ?(?:\./)?aw (\w+)", block, re.M):
                 assert name in COMMANDS, f"{page.name} shows aw {name}"
+
+
+def test_every_finding_in_the_security_page_names_tests_that_exist() -> None:
+    page = (DOCS.parent / "SECURITY.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ") and line.split("|")[1].strip().isdigit()]
+    assert [int(line.split("|")[1]) for line in rows] == list(range(1, 15))
+    for line in rows:
+        named = re.findall(r"`(test_\w+\.py)`", line.split("|")[4])
+        assert named, line
+        for name in named:
+            assert (DOCS.parent / "tests" / "holes" / name).is_file(), name

@@ -107,6 +107,8 @@ class Lab:
         keep = chance.choice((0.0, 0.5, 0.9))
         images = [Path(f"{image}.cut") for image in self._images]
         for number, image in enumerate(images):
+            # A new file each time: the mounts of the last cut may still be on their way out, and write to theirs.
+            image.unlink(missing_ok=True)
             subprocess.run(["cp", "--sparse=always", f"{self._images[number]}.empty", image], check=True)
             self._replay(number, image, moment, chance, keep)
         holds: dict[str, Any] = {}

@@ -42,13 +42,16 @@ def find_renames(old: Tree, new: Tree, removed: list[Pair], added: list[Pair]) -
         return removed + added
     pairs: list[Pair] = []
     by_digest: dict[bytes, list[Pair]] = {}
+    # Contents are read only where a size is on both sides: otherwise all that was removed would be read.
+    sizes = {pair.new.size for pair in added if pair.new is not None and pair.new.size}
     for pair in removed:
-        if pair.old is not None and pair.old.size:
+        if pair.old is not None and pair.old.size in sizes:
             by_digest.setdefault(old.digest(pair.old), []).append(pair)
+    sizes = {pair.old.size for each in by_digest.values() for pair in each if pair.old is not None}
     rest = []
     for pair in added:
         assert pair.new is not None
-        candidates = by_digest.get(new.digest(pair.new), [])
+        candidates = by_digest.get(new.digest(pair.new), []) if pair.new.size in sizes else []
         if not candidates:
             rest.append(pair)
             continue

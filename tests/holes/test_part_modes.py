@@ -43,3 +43,22 @@ def test_without_the_owners_rights_a_directory_cannot_be_opened(person: Person) 
     folder.chmod(0)
     done = person.do("cat", str(folder / "f"))
     assert done.returncode == (0 if person.is_root else 1)
+
+
+@pytest.mark.parametrize("kind", ["overlay", "folder"])
+def test_no_verb_changes_the_mode_of_the_users_own_folder(person: Person, kind: str) -> None:
+    """Only what the agent was given is opened up: the folder itself and the directory around it are the user's."""
+    folder = person.folder("around/origin", {"a": "1\n", "d/b": "1\n"})
+    around = (folder.parent, folder)
+    for path in around:
+        path.chmod(0o555)
+    try:
+        person.aw_ok("create", "t/a", "--source", f"{kind}:{folder}")
+        person.aw("put", "t/a", "work/d/b", feed="2\n")
+        kept = person.aw_ok("snapshot", "t/a").strip()
+        for words in (("diff", "t/a"), ("fork", "t/a", "--as", "t/b"), ("restore", "t/a", kept), ("apply", "t/a")):
+            person.aw(*words)
+        assert [path.stat().st_mode & 0o777 for path in around] == [0o555, 0o555]
+    finally:
+        for path in around:
+            path.chmod(0o755)

@@ -59,6 +59,7 @@ class Place(Value):
 
     root: str
     work: str = ""  # empty: `work` in the root
+    in_place: bool = False  # `work` is a folder of the user's
     overlay: Overlay | None = None
 
 

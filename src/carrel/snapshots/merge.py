@@ -51,7 +51,7 @@ class Folder:
     """A folder of the user's, looked at by descriptor. Use as a context."""
 
     def __init__(self, path: str) -> None:
-        self._layer = DiskLayer(path)
+        self._layer = DiskLayer(path, is_users=True)
         self._absent: set[str] = set()  # paths that nothing is below
 
     def __enter__(self) -> Folder:

@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 
 from carrel.snapshots.folders import Folders
 from carrel.system.libc import libc
-from carrel.system.parts import open_part
+from carrel.system.parts import open_folder, open_part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ class Origins:
         self._key = f"{overlay.stack.marks}.overlay.origin"
         self._known: dict[str, bool] = {"": False}
         with ExitStack() as opened:
-            self._own = [_open(layer, opened) for layer in (*reversed(own), overlay.upper)]  # the lowest first
-            self._folder = _open(folder, opened) if os.path.isdir(folder) else None
+            lowest_first = (*reversed(own), overlay.upper)
+            self._own = [_held(open_part(*os.path.split(layer)), opened) for layer in lowest_first]
+            self._folder = _held(open_folder(folder), opened) if os.path.isdir(folder) else None
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Origins:
@@ -104,8 +105,8 @@ class Origins:
         return os.fstat(self._folder.open(path.rpartition("/")[0])).st_mtime_ns > self._fixed_ns
 
 
-def _open(path: str, opened: ExitStack) -> Folders:
-    folders = Folders(open_part(*os.path.split(path)))
+def _held(fd: int, opened: ExitStack) -> Folders:
+    folders = Folders(fd)
     opened.callback(folders.close)
     return folders
 

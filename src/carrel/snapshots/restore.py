@@ -18,7 +18,7 @@ from carrel.model.value import Value
 from carrel.snapshots.diff import is_below
 from carrel.snapshots.entries import DIR, FILE, LEFT_OUT, LINK, Entry
 from carrel.snapshots.hands import Hands
-from carrel.snapshots.take import LIMITS, NOTES, look, with_own_stack
+from carrel.snapshots.take import LIMITS, NOTES, look, open_work, with_own_stack
 from carrel.snapshots.trees import Delta, Tree, compare, is_bare
 from carrel.system.parts import make_parts, open_part
 
@@ -177,7 +177,7 @@ class _Restore:
         if not part:
             return open_part(root, ".")
         if part == "work" and self._place.work:
-            return open_part(*os.path.split(self._place.work))
+            return open_work(self._place)
         if part == "output":  # whatever the agent put there, it keeps it under another name
             status = os.lstat(root)
             make_parts(root, (part,), self._owner or (status.st_uid, status.st_gid), move_aside=True)

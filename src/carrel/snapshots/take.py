@@ -16,7 +16,7 @@ from carrel.snapshots.origins import Origins
 from carrel.snapshots.trees import Tree
 from carrel.snapshots.walker import Redirected, Walk
 from carrel.system.boot import this_boot
-from carrel.system.parts import open_part
+from carrel.system.parts import open_folder, open_part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -249,13 +249,20 @@ def _see_work(
                 return
             except Redirected:
                 pass  # made by another overlay than ours: what is seen through the mount is what counts
-    fd = open_part(*os.path.split(place.work or f"{place.root}/work"))
+    fd = open_work(place)
     walk = new_walk()
     try:
         entry, files = walk.run(fd, "work")
     finally:
         os.close(fd)
     seen.add("work", entry, files, walk)
+
+
+def open_work(place: Place) -> int:
+    """A readable descriptor of the files of a workspace."""
+    if place.in_place:
+        return open_folder(place.work)
+    return open_part(*os.path.split(place.work or f"{place.root}/work"))
 
 
 @contextmanager

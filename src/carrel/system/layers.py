@@ -20,7 +20,7 @@ import os
 
 from carrel.errors import FilesystemError, FolderNotFound, Unavailable, WorkspaceBusy, from_os
 from carrel.system.boot import this_boot
-from carrel.system.parts import make_parts, open_part, open_top
+from carrel.system.parts import make_parts, open_folder, open_part, open_top
 from carrel.system.stack import (
     Hold,
     Stack,
@@ -597,10 +597,7 @@ def open_work(filled: Filled, place: Place) -> int:
     """A descriptor of the files of an attached workspace; a link in place of `work` is PartReplaced, not followed."""
     path = path_of(filled, place)
     if filled.mechanism == NONE:
-        try:
-            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError as error:
-            raise from_os(error, f"folder {path}") from error
+        return open_folder(path)
     return open_part(os.path.dirname(path), "work")
 
 

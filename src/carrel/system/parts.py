@@ -45,6 +45,14 @@ def open_part(root: str, name: str) -> int:
         os.close(top)
 
 
+def open_folder(path: str) -> int:
+    """A readable descriptor of a folder of the user's, whose mode is not ours to change."""
+    try:
+        return os.open(path, _DIRECTORY)
+    except OSError as error:
+        raise from_os(error, f"folder {path}") from error
+
+
 def allow_owner(handle: int) -> None:
     """Give the owner of a part all rights to it again: the agent may have taken them away with chmod.
 

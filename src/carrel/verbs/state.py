@@ -101,7 +101,7 @@ def _place(home: Home, filled: Filled, place: FilledPlace, uid: str, applied: in
 
     work = layers.path_of(filled, place)
     if filled.mechanism not in layers.MOUNTED:
-        return Place(root=place.root, work=work)
+        return Place(root=place.root, work=work, in_place=filled.mechanism == layers.NONE)
     stack = stack_of(filled, place)
     fixed_ns = int(filled.origin.get("since_ns", 0))
     known = remember_stack(

@@ -157,21 +157,26 @@ def a_person(name: str) -> Iterator[Person]:
         person = Person(name, uid, mine, python, [packages])
         yield person
     finally:
-        _end_everything(directory, 0 if name == "root" else 100_000 + os.getpid() % 100_000)
-        subprocess.run(["rm", "-rf", str(directory)], check=False)  # of any depth
+        _end_everything(0 if name == "root" else 100_000 + os.getpid() % 100_000)
+        remove_tree(directory)
 
 
-def _end_everything(directory: Path, uid: int) -> None:
-    """End the processes of a user that only this test has, and drop the mounts below the directory."""
+def remove_tree(directory: Path) -> None:
+    """Unmount what is mounted below a directory and remove it, however deep it is (shutil.rmtree is recursive)."""
+    with open("/proc/self/mountinfo") as table:
+        targets = [line.split()[4] for line in table]
+    for target in sorted((each for each in targets if each.startswith(f"{directory}/")), reverse=True):
+        subprocess.run(["umount", "-l", target], check=False)
+    subprocess.run(["rm", "-rf", "--one-file-system", str(directory)], check=False)
+
+
+def _end_everything(uid: int) -> None:
+    """End the processes of a user that only this test has."""
     if uid:
         for process in _processes_of(uid):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         wait_until(lambda: not _processes_of(uid))
-    with open("/proc/self/mountinfo") as table:
-        targets = [line.split()[4] for line in table]
-    for target in sorted((each for each in targets if each.startswith(f"{directory}/")), reverse=True):
-        subprocess.run(["umount", "-l", target], check=False)
 
 
 def _processes_of(uid: int) -> list[int]:

@@ -444,7 +444,7 @@ def attach(filled: Filled, place: Place) -> None:
             return
         if not by.is_prepared(place):  # by `fill`, a moment ago in this process
             stack = stack_of(filled, place)
-            if read_stack(place.layers) is None:  # it was lost
+            if read_stack(place.layers) is None:  # it was lost; one that is there needs no space on a full disk
                 write_stack(place.layers, stack, sync=True)
             _check_lowers(stack)
             _check_at_rest(by, place, stack)

@@ -16,6 +16,7 @@ is waste, and `sweep` takes it.
 from __future__ import annotations
 
 import os
+from errno import ENOSPC
 
 from carrel.errors import FilesystemError
 from carrel.model.value import Value
@@ -83,7 +84,8 @@ def write_stack(layers: str, stack: Stack, *, sync: bool = False) -> None:
     temporary = f"{layers}/stack.new"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, text)
+        if os.write(descriptor, text) < len(text):  # the disk filled up in the middle
+            raise OSError(ENOSPC, os.strerror(ENOSPC), temporary)
         if sync:
             sync_file(descriptor)
     finally:
@@ -185,6 +187,11 @@ def stacks(carrel: str) -> Iterator[tuple[str, Stack]]:
             yield layers, stack
 
 
+def _is_cut(layers: str) -> bool:
+    """Whether the stack file is there and holds no stack: it was cut short by a full disk or a power failure."""
+    return os.path.lexists(f"{layers}/stack") and read_stack(layers) is None
+
+
 def _entries(directory: str) -> Iterator[str]:
     try:
         with os.scandir(directory) as entries:
@@ -198,6 +205,8 @@ def sweep(carrel: str, *, keep: Iterable[str] = (), remove: bool = True) -> list
     from carrel.system import copying
 
     present = list(_entries(f"{carrel}/frozen"))  # before the stacks are read: a stack is written before its layers
+    if any(_is_cut(layers) for layers in (*_entries(f"{carrel}/layers"), *_entries(f"{carrel}/staging"))):
+        return []  # nobody knows which layers that stack named; mounting its workspace writes it again
     used = frozen_in_use(carrel) | set(keep)
     waste = sorted(path for path in present if path not in used)
     for path in waste if remove else ():

@@ -195,6 +195,9 @@ def _sweep_layers(home: Home, kept: set[str], *, dry_run: bool) -> Freed:
     from carrel.system.measure import measure
     from carrel.system.stack import sweep
 
+    # A stack file may be lost; what the log says the workspace was made of is kept as well.
+    records = [record for record in home.log.find_all("workspace") if record["state"] not in GONE]
+    kept = kept.union(*(record["filled"].get("layers", ()) for record in records))
     waste = sweep(home.private, keep=kept, remove=False)
     size = sum(measure(path).bytes for path in waste)
     if not dry_run:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
-from carrel.errors import CleanupFailed, Conflict, OperationNotFound, WorkspaceExists, from_os
+from carrel.errors import CarrelError, CleanupFailed, Conflict, OperationNotFound, WorkspaceExists, from_os
 from carrel.model.event import WorkspaceRestored, WorkspaceRestoreFailed, WorkspaceRestoring
 from carrel.model.names import format_id, parse_id
 from carrel.model.operation import Operation
@@ -227,11 +228,24 @@ def restore_from_trash(
                 os.rename(workspace.trash_path, path)
                 sync_names(os.path.dirname(path), os.path.dirname(workspace.trash_path))
                 attach(home, workspace.replace(path=path))
-        except OSError as error:
-            home.record(task, WorkspaceRestoreFailed(**names, reason=str(error)))
+        except (OSError, CarrelError) as error:
+            _back_to_trash(home, workspace, path)
+            # The log says that it is in the trash only if it is: otherwise `settle` ends this step later.
+            if os.path.lexists(workspace.trash_path):
+                home.record(task, WorkspaceRestoreFailed(**names, reason=str(error)))
+            if isinstance(error, CarrelError):
+                raise
             raise from_os(error, f"workspace {workspace_id} could not be brought back") from error
         home.record(task, WorkspaceRestored(**names, **step))
     return show.get(home, workspace_id)
+
+
+def _back_to_trash(home: Home, workspace: Workspace, path: str) -> None:
+    """Return the files to where the log looks for them: a mount may fail after they were moved (no space, no inode)."""
+    with suppress(OSError, CarrelError):
+        if not os.path.lexists(workspace.trash_path):
+            detach(home, workspace.replace(path=path))
+            os.rename(path, workspace.trash_path)
 
 
 def _check_restorable(home: Home, workspace: Workspace, workspace_id: str) -> None:

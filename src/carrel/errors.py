@@ -610,11 +610,13 @@ BY_CODE: dict[str, type[CarrelError]] = {cls.code: cls for cls in _leaves(Carrel
 
 def from_os(error: OSError, what: str) -> CarrelError:
     """Turn an operating-system error into ours; `what` names the thing, without a host path if an agent may see it."""
-    from errno import EACCES, EDQUOT, ENAMETOOLONG, ENOSPC, EPERM, EROFS
+    from errno import EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, EPERM, EROFS
 
     reason = (error.strerror or str(error)).lower()
     if error.errno in (ENOSPC, EDQUOT):
-        return DiskFull(f"{what}: {reason}", hint="aw usage shows what takes space, aw sweep frees it")
+        return DiskFull(
+            f"{what}: {reason}", hint="aw usage shows what takes space; aw destroy and aw trash empty free it"
+        )
     if error.errno in (EACCES, EPERM):
         return PermissionDenied(
             f"{what}: {reason}", hint="check the owner and mode of the directory, or choose another --home"
@@ -623,4 +625,24 @@ def from_os(error: OSError, what: str) -> CarrelError:
         return FilesystemError(f"{what}: {reason}", hint="choose a writable --home, or mount it read-write")
     if error.errno == ENAMETOOLONG:
         return InvalidPath(f"{what}: {reason}", hint="use a shorter name")
+    if error.errno == EIO:
+        return FilesystemError(
+            f"{what}: {reason}", hint="the disk reports errors: see dmesg, and make a copy of the home"
+        )
     return FilesystemError(f"{what}: {reason}", hint="aw doctor checks this machine")
+
+
+def from_machine(error: BaseException, what: str = "") -> CarrelError | None:
+    """Our error for an OSError that the machine caused, wherever it was raised; None if it is a bug.
+
+    The doors call this for what no verb translated: any system call fails on a full, read-only or failing disk, or
+    without descriptors or memory. Without `what` the error names the file, with its path on this host."""
+    from errno import EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EROFS
+
+    causes = (ENOSPC, EDQUOT, EFBIG, EROFS, EIO, EMFILE, ENFILE, ENOMEM)
+    if not isinstance(error, OSError) or error.errno not in causes:
+        return None
+    name = error.filename2 or error.filename
+    if isinstance(name, bytes):
+        name = name.decode(errors="replace")
+    return from_os(error, what or (name if isinstance(name, str) else "this could not be completed"))

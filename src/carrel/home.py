@@ -4,6 +4,7 @@ HOME/                      0700
   id                       which home this is, for stores that several share
   log.db                   the event log (unless store.url names a server)
   locks                    one byte range for each thing that is being worked on
+  reserve*                 space and inodes for the log, so that a full disk can be freed, see system/reserve.py
   clock                    empty; its mtime is the time of the newest id
   templates/NAME/
   cache/                   prepared checkouts
@@ -24,11 +25,11 @@ import time
 from contextlib import contextmanager, suppress
 
 from carrel.errors import DiskFull, InvalidPath, NotADirectory, WorkspaceBusy, WorkspaceExists, from_os
-from carrel.model.event import Caller
+from carrel.model.event import ON_A_FULL_DISK, Caller
 from carrel.model.names import directory_name, fresh_name
 from carrel.store import Log, open_log
 from carrel.store.log import LabelTaken
-from carrel.system import locks
+from carrel.system import locks, readonly, reserve
 from carrel.system.durable import make_folders, sync_file, sync_names
 
 TYPE_CHECKING = False
@@ -68,7 +69,9 @@ class Home:
             raise NotADirectory(f"home {path} is not a directory", hint="choose another --home") from error
         except OSError as error:
             raise from_os(error, f"home {path}") from error
-        return cls(path, settings, caller, open_log(os.path.join(path, "log.db"), settings.store.url), home_id)
+        log = open_log(os.path.join(path, "log.db"), settings.store.url, look=readonly.connect)
+        reserve.make(path)
+        return cls(path, settings, caller, log, home_id)
 
     def acting_as(self, caller: Caller) -> Home:
         """The same home, used on behalf of somebody else."""
@@ -113,9 +116,12 @@ class Home:
             raise from_os(error, path) from error
         free = stats.f_bavail * stats.f_frsize
         needed = wanted_bytes + self.settings.storage.min_free_mb * 1024 * 1024
-        if free < needed or (stats.f_files and not stats.f_favail):
+        has_inodes = bool(stats.f_favail or not stats.f_files)
+        if free < needed or not has_inodes:
             raise DiskFull(
-                f"{free // 1024} KiB are free at {path}, and {needed // 1024} KiB are wanted",
+                f"{free // 1024} KiB are free at {path}, and {needed // 1024} KiB are wanted"
+                if has_inodes
+                else f"no inodes are free at {path}: the disk holds too many files",
                 hint="aw usage shows what takes space, aw sweep frees it; storage.min_free_mb sets the limit",
                 details={"free_bytes": free, "needed_bytes": needed},
             )
@@ -123,11 +129,18 @@ class Home:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def record(self, task: str, *facts: Value, durable: bool = True) -> list[Event]:
-        """Write facts to a task's stream, all or none; the lifecycle is asked first."""
+        """Write facts to a task's stream, all or none; the lifecycle is asked first.
+
+        On a full disk what frees space and what ends a step are written with the reserve's help, nothing else: then
+        the reserve lasts until there is space again."""
         try:
             return self.log.append(task, facts, self.caller, durable=durable)
         except LabelTaken as taken:
             raise WorkspaceExists.of(taken.args[1]) from None
+        except DiskFull:
+            if not all(isinstance(fact, ON_A_FULL_DISK) for fact in facts) or not reserve.use(self.path):
+                raise
+        return self.log.append(task, facts, self.caller, durable=durable)
 
     @contextmanager
     def hold(self, key: str, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:

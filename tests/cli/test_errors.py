@@ -352,10 +352,11 @@ def test_filesystem_error_in_a_read_only_home(aw: Aw, tmp_path: Path, monkeypatc
     with tiny_disk(tmp_path / "home", "4m"):
         aw.ok("create", "t/a")
         remount(tmp_path / "home", "ro")
-        for arguments in (["create", "t/b"], ["destroy", "t/a"], ["undo"], ["list"]):
+        for arguments in (["create", "t/b"], ["destroy", "t/a"], ["pin", "t/a"]):
             answer = aw.json(*arguments)
             assert (answer.code, answer.error["code"]) == (7, "filesystem_error"), arguments
             assert "read-only" in answer.error["message"]
+        assert [workspace["workspace_id"] for workspace in aw.ok("list")] == ["t/a"]
         remount(tmp_path / "home", "rw")
         assert [workspace["workspace_id"] for workspace in aw.ok("list", "--all")] == ["t/a"]
 

@@ -10,7 +10,7 @@ import os
 import sys
 
 from carrel.cli.door import Door, parse
-from carrel.errors import CarrelError, InvalidUsage
+from carrel.errors import CarrelError, InvalidUsage, from_machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -159,7 +159,11 @@ def _run(door: Door, arguments: list[str]) -> int:
         # Whoever read our output has gone; nothing more can be said, also not by Python at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except Exception:
+    except Exception as error:
+        ours = from_machine(error)
+        if ours is not None:
+            door.fail(ours)
+            return ours.exit_code
         import traceback
 
         traceback.print_exc()

@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from carrel import __version__
-from carrel.errors import ApprovalDenied, ApprovalRequired, CarrelError, Forbidden
+from carrel.errors import ApprovalDenied, ApprovalRequired, CarrelError, Forbidden, from_machine
 from carrel.mcp import ours, reference
 from carrel.mcp.tool import Answer, Desk, Tool
 from carrel.model.approval import Approval
@@ -95,6 +95,11 @@ async def _call_tool(
         return await _answered(desk, tool, arguments, context)
     except CarrelError as error:
         return _failed(_said(error))
+    except OSError as error:
+        failed = from_machine(error, "the workspace")  # an agent does not see paths of this host
+        if failed is None:
+            raise
+        return _failed(_said(failed))
 
 
 async def _answered(

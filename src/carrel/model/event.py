@@ -721,6 +721,26 @@ FACTS: tuple[type[Value], ...] = (
 )
 
 
+# What the log's reserve of space is for: it frees space, or ends a step that was begun and would be left open.
+ON_A_FULL_DISK = (
+    WorkspaceCreateFailed,
+    WorkspaceDestroying,
+    WorkspaceCleanup,
+    WorkspaceDestroyFailed,
+    WorkspaceRestored,
+    WorkspaceRestoreFailed,
+    WorkspacePurging,
+    WorkspacePurged,
+    SnapshotDropped,
+    SnapshotRestored,
+    SnapshotRestoreFailed,
+    ChangesApplied,
+    ChangesApplyFailed,
+    FileChangeFailed,
+    RunEnd,
+)
+
+
 def type_name(cls: type[Value]) -> str:
     """`WorkspaceCreated` is written `workspace_created`."""
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in cls.__name__)[1:]

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from carrel.errors import BadRequest, CarrelError, Invalid, MethodNotAllowed, NotFound
+from carrel.errors import BadRequest, CarrelError, Invalid, MethodNotAllowed, NotFound, from_machine
 from carrel.server.front import Front
 from carrel.server.journal import note, note_refusal
 from carrel.server.wire import encode, plain
@@ -97,6 +97,7 @@ def handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(OSError, _machine)
     app.add_exception_handler(Exception, _bug)
 
 
@@ -137,6 +138,13 @@ async def _gone(request: Request, _: Any) -> Response:
     """Whoever asked went away in the middle of it. Nobody hears this answer."""
     note("client_gone", request_id=request.scope["state"].get("request_id"), path=request.url.path)
     return error_response(request.app.state.front, BadRequest("the request ended before its body did"))
+
+
+async def _machine(request: Request, error: Any) -> Response:
+    ours = from_machine(error)
+    if ours is None:
+        raise error
+    return answer_for(request, ours)
 
 
 async def _bug(request: Request, error: Exception) -> Response:

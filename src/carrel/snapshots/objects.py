@@ -19,10 +19,12 @@ import fcntl
 import os
 import time
 from contextlib import ExitStack, contextmanager
+from errno import ENOSPC, EROFS
 from hashlib import sha256
 
 from carrel.errors import FilesystemError, StoreDamaged, StoreFull, WorkspaceBusy, from_os
 from carrel.snapshots import packs
+from carrel.system import reserve
 from carrel.system.durable import make_folders, sync_file
 
 TYPE_CHECKING = False
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from _sqlite3 import Connection, DatabaseError
     from collections.abc import Iterable, Iterator
     from types import TracebackType
-    from typing import Protocol, Self
+    from typing import Any, Protocol, Self
 
     Row = tuple[bytes, int, bytes, int, int]  # digest, offset, coding, raw and stored length
 
@@ -58,7 +60,6 @@ _SCHEMA = (
 )
 _ROLL = 512 << 20  # a pack is closed at this size, so that rewriting one stays bounded
 _OPEN_PACKS = 16
-_RESERVE = 1 << 20
 
 
 class Store:
@@ -69,6 +70,7 @@ class Store:
         self.max_bytes = max_bytes
         self.packs_path = os.path.join(path, "packs")
         self._connection: Connection | None = None
+        self._is_read_only = False  # the connection, because the disk is full or read-only
         self._open: dict[int, int] = {}  # pack id -> descriptor
         self._holding = False
 
@@ -125,7 +127,7 @@ class Store:
     @contextmanager
     def _locked(self, name: str, kind: int, wait_seconds: float) -> Iterator[None]:
         self._make()
-        fd = os.open(os.path.join(self.path, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = self._open_lock(name)
         try:
             end, pause = time.monotonic() + wait_seconds, 0.001
             while True:
@@ -140,6 +142,15 @@ class Store:
             yield
         finally:
             os.close(fd)
+
+    def _open_lock(self, name: str) -> int:
+        path = os.path.join(self.path, name)
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            if error.errno != EROFS:
+                raise from_os(error, "the snapshot store") from error
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     # -- generation ----------------------------------------------------------------------------------------------------
 
@@ -168,25 +179,15 @@ class Store:
     # -- the reserve ---------------------------------------------------------------------------------------------------
 
     def make_reserve(self) -> None:
-        """Put a little room aside, so that a full disk can still be swept. Without room there is none."""
-        path = os.path.join(self.path, "reserve")
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                if os.fstat(fd).st_size < _RESERVE:
-                    os.posix_fallocate(fd, 0, _RESERVE)
-            finally:
-                os.close(fd)
-        except OSError:
-            self.use_reserve()
+        """Put a little room aside, so that a full disk can still be swept."""
+        reserve.make(self.path)
 
     def use_reserve(self) -> bool:
-        """Give the room back to the disk; False if there was none."""
-        try:
-            os.unlink(os.path.join(self.path, "reserve"))
-        except FileNotFoundError:
-            return False
-        return True
+        """Return the room to the disk; False if there was none."""
+        if self._is_read_only and self._connection is not None:  # open the index for writing now
+            self._connection.close()
+            self._connection = None
+        return reserve.use(self.path)
 
     # -- the index -----------------------------------------------------------------------------------------------------
 
@@ -202,16 +203,18 @@ class Store:
             from _sqlite3 import DatabaseError
 
             self._make()
+            self._is_read_only = False
             try:
                 self._connection = self._connect()
             except DatabaseError as error:
                 if not _is_damage(error):
-                    raise _index_error(error) from error
+                    self._connection = self._connect_to_look(error)
+                    return self._connection
                 self._drop_index()
                 try:
                     self._connection = self._connect()
                 except DatabaseError as again:
-                    raise _index_error(again) from again
+                    raise _index_error(again, self.path) from again
         return self._connection
 
     def _connect(self) -> Connection:
@@ -233,12 +236,27 @@ class Store:
                 fresh = True
             if fresh:
                 self._connection = connection
+                for name in ("gate", "lock", "collecting"):  # while there are inodes: sweeping needs them
+                    os.close(self._open_lock(name))
                 self.make_reserve()
                 self.refresh()
         except BaseException:
             self._connection = None
             connection.close()
             raise
+        return connection
+
+    def _connect_to_look(self, refused: DatabaseError) -> Connection:
+        """The index for reading, where the disk is full or read-only: looking at states has to go on."""
+        from _sqlite3 import DatabaseError
+
+        from carrel.system.readonly import connect
+
+        try:
+            connection = connect(os.path.join(self.path, "index.db"))
+        except DatabaseError:
+            raise _index_error(refused, self.path) from refused
+        self._is_read_only = True
         return connection
 
     def _drop_index(self) -> None:
@@ -270,7 +288,7 @@ class Store:
         return True
 
     def _known(self) -> set[str]:
-        return {name for (name,) in self.index().execute("SELECT name FROM packs")}
+        return {name for (name,) in self._select("SELECT name FROM packs")}
 
     def _packs(self) -> set[str]:
         names = os.listdir(self.packs_path)
@@ -294,6 +312,14 @@ class Store:
         with self.transaction() as index:
             _add_pack(index, name, size, rows, replace=replace)
 
+    def _select(self, sql: str, values: tuple[object, ...] = ()) -> list[Any]:
+        from _sqlite3 import DatabaseError
+
+        try:
+            return self.index().execute(sql, values).fetchall()
+        except DatabaseError as error:
+            raise _index_error(error, self.path) from error
+
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Change the index as a whole or not at all."""
@@ -310,13 +336,13 @@ class Store:
                     index.execute("ROLLBACK")
                 raise
         except DatabaseError as error:
-            raise _index_error(error) from error
+            raise _index_error(error, self.path) from error
 
     # -- objects -------------------------------------------------------------------------------------------------------
 
     def has(self, digest: bytes) -> bool:
         """Whether the object is here."""
-        return self.index().execute("SELECT 1 FROM objects WHERE digest = ?", (digest,)).fetchone() is not None
+        return bool(self._select("SELECT 1 FROM objects WHERE digest = ?", (digest,)))
 
     def get(self, digest: bytes) -> bytes:
         """The bytes of an object; raises StoreDamaged when they are gone or changed."""
@@ -340,10 +366,8 @@ class Store:
         raise StoreDamaged(f"object {digest.hex()} is missing", hint="aw verify lists what is damaged")
 
     def _row(self, digest: bytes) -> tuple[int, int, bytes, int] | None:
-        found: tuple[int, int, bytes, int] | None = (
-            self.index().execute("SELECT pack, at, coding, stored FROM objects WHERE digest = ?", (digest,)).fetchone()
-        )
-        return found
+        found = self._select("SELECT pack, at, coding, stored FROM objects WHERE digest = ?", (digest,))
+        return found[0] if found else None
 
     def _pack(self, pack: int) -> int:
         fd = self._open.get(pack)
@@ -385,13 +409,13 @@ def _is_damage(error: DatabaseError) -> bool:
     return code & 0xFF in (SQLITE_CORRUPT, SQLITE_NOTADB) or code == SQLITE_IOERR_SHORT_READ
 
 
-def _index_error(error: Exception) -> Exception:
-    if "full" in str(error):
-        from carrel.errors import DiskFull
-
-        return DiskFull(
-            "the snapshot index: no space left on device", hint="aw usage shows what takes space, aw sweep frees it"
-        )
+def _index_error(error: Exception, path: str) -> Exception:
+    disk = os.statvfs(path)
+    if disk.f_flag & os.ST_RDONLY:
+        return from_os(OSError(EROFS, os.strerror(EROFS)), "the snapshot index")
+    # What SQLite keeps beside the index needs room too, and says "I/O error" or "unable to open" when there is none.
+    if "full" in str(error) or disk.f_bavail * disk.f_frsize < 1 << 16 or (disk.f_files and not disk.f_favail):
+        return from_os(OSError(ENOSPC, os.strerror(ENOSPC)), "the snapshot index")
     return FilesystemError(f"the snapshot index: {error}", hint="aw doctor checks this machine")
 
 

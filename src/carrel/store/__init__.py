@@ -5,15 +5,21 @@ from __future__ import annotations
 from carrel.errors import InvalidConfig
 from carrel.store.log import Log
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from carrel.store.sqlite import Look
+
 __all__ = ["Log", "open_log"]
 
 
-def open_log(path: str, url: str | None = None) -> Log:
-    """Open the log at `path` (SQLite), or at `url` (PostgreSQL) if one is given."""
+def open_log(path: str, url: str | None = None, *, look: Look | None = None) -> Log:
+    """Open the log at `path` (SQLite), or at `url` (PostgreSQL) if one is given.
+
+    `look` opens a SQLite file that cannot be written, for reading only."""
     if url is None:
         from carrel.store.sqlite import Sqlite
 
-        return Log(Sqlite(path))
+        return Log(Sqlite(path, look=look))
     if url.startswith(("postgresql://", "postgres://")):
         from carrel.store.postgres import Postgres
 

@@ -16,15 +16,18 @@ import os
 import time
 from _thread import _local, allocate_lock, get_native_id, start_new_thread
 from contextlib import contextmanager, suppress
+from errno import ENOSPC, EROFS
 
 from carrel.errors import CarrelError, DiskFull, FilesystemError, Invalid, PermissionDenied, StoreUnavailable, from_os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from carrel.store.log import Row
+
+    Look = Callable[[str], sqlite3.Connection]
 else:
     # `sqlite3` itself adds converters for dates, and two milliseconds for importing them.
     try:
@@ -58,8 +61,11 @@ LOCK_SECONDS = 20.0  # a transaction takes milliseconds
 class Sqlite:
     """A SQLite file as the database of the log."""
 
-    def __init__(self, path: str, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> None:
+    def __init__(
+        self, path: str, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS, *, look: Look | None = None
+    ) -> None:
         self._path = path
+        self._look = look  # opens the file for reading only
         self._local = _local()
         self._open: list[_Connection] = []
         try:
@@ -88,13 +94,33 @@ class Sqlite:
     def _version(self) -> int:
         return int(self.execute("PRAGMA user_version")[0][0])
 
-    def _connection(self) -> _Connection:
+    def _connection(self, *, to_write: bool = False) -> _Connection:
         found: _Connection | None = getattr(self._local, "connection", None)
+        if found is not None and found.is_read_only and to_write:  # there may be space again
+            self._drop(found)
+            found = None
         if found is None or found.pid != os.getpid():  # a connection must not cross a fork
             self._close_orphans()
-            found = self._local.connection = _Connection(self._path)
+            found = self._local.connection = self._connect(to_write=to_write)
             self._open.append(found)
         return found
+
+    def _connect(self, *, to_write: bool) -> _Connection:
+        """A connection, for reading only if the disk is full or read-only: looking has to be possible then."""
+        try:
+            return _Connection(self._path)
+        except (DiskFull, FilesystemError):
+            if to_write or self._look is None:
+                raise
+            with suppress(CarrelError):  # the first error says why
+                return _Connection(self._path, self._look)
+            raise
+
+    def _drop(self, connection: _Connection) -> None:
+        self._local.connection = None
+        with suppress(ValueError):
+            self._open.remove(connection)
+        connection.close()
 
     def _close_orphans(self) -> None:
         """Close the connections of threads that have ended: a server's come and go."""
@@ -111,7 +137,7 @@ class Sqlite:
     @contextmanager
     def transaction(self, *, durable: bool) -> Iterator[None]:
         """Queue for the write lock, run the body in one transaction, sync at the end if it is to be durable."""
-        connection = self._connection()
+        connection = self._connection(to_write=True)
         with _errors(self._path):
             _take(connection.lock)
         try:
@@ -190,19 +216,24 @@ class Sqlite:
 class _Connection:
     """One connection with its descriptor of the write lock."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, look: Look | None = None) -> None:
         self.pid = os.getpid()
         self.thread = get_native_id()  # of the kernel
+        self.is_read_only = look is not None
+        self.lock = -1
         with _errors(path):
-            self.lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                self._db = self._connect(path)
-            except BaseException:
-                os.close(self.lock)
-                raise
+            self._db = look(path) if look else self._connect_to_write(path)
         self.execute = self._db.execute
         self._wal = -1  # the write-ahead log, once it is there; it stays as long as this connection does
         self._path = path
+
+    def _connect_to_write(self, path: str) -> sqlite3.Connection:
+        self.lock = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            return self._connect(path)
+        except BaseException:
+            os.close(self.lock)
+            raise
 
     def _connect(self, path: str) -> sqlite3.Connection:
         # SQLite itself would let others read a new file. One that is there must not be opened here: closing it again
@@ -252,9 +283,9 @@ class _Connection:
     def close(self) -> None:
         if self.pid == os.getpid():
             self._db.close()
-            os.close(self.lock)
-            if self._wal >= 0:
-                os.close(self._wal)
+            for descriptor in (self.lock, self._wal):
+                if descriptor >= 0:
+                    os.close(descriptor)
 
 
 def _take(lock: int) -> None:
@@ -317,8 +348,10 @@ def _translate(error: sqlite3.Error, path: str) -> CarrelError:
     code = getattr(error, "sqlite_errorname", "") or ""
     what = f"the event log at {path}: {error}"
     # What SQLite keeps beside the log needs room too, and says "I/O error" when there is none.
+    if _is_read_only(path):
+        return from_os(OSError(EROFS, os.strerror(EROFS)), f"the event log at {path}")
     if code.startswith("SQLITE_FULL") or (code.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN")) and _is_full(path)):
-        return DiskFull(what, hint="free some space: aw usage shows what takes it, aw sweep frees it")
+        return from_os(OSError(ENOSPC, os.strerror(ENOSPC)), f"the event log at {path}")
     if code.startswith(("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH")):
         return PermissionDenied(
             what, hint="the home must be writable for you: check its owner, or choose another --home"
@@ -330,6 +363,13 @@ def _translate(error: sqlite3.Error, path: str) -> CarrelError:
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreUnavailable(what, hint="another process holds the log for long: try again")
     return FilesystemError(what, hint="aw doctor checks this machine")
+
+
+def _is_read_only(path: str) -> bool:
+    try:
+        return bool(os.statvfs(os.path.dirname(path)).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def _is_full(path: str) -> bool:

@@ -44,7 +44,7 @@ from carrel.verbs.create import materialise
 from carrel.verbs.diff import state
 from carrel.verbs.permit import judged, refuse_agents
 from carrel.verbs.snapshot import BASE, keep, of_workspace
-from carrel.verbs.state import open_store, over_later, place_of_state, record_end, refuse_unready, stack_finder
+from carrel.verbs.state import open_store, over_later, place_of_state, refuse_unready, stack_finder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -648,7 +648,7 @@ def _end(home: Home, store: Store, workspace: Workspace, job: Job | None, *, rea
         _record_applied(home, store, workspace, job, commit, kept)
         return True
     fact = ChangesApplyFailed(**workspace.names(), operation_id=operation_id, reason=reason[:1000], kept=list(kept))
-    record_end(home, store, workspace.task_id, fact)
+    home.record(workspace.task_id, fact)
     _drop_job(home, operation_id)
     return False
 
@@ -672,7 +672,7 @@ def _record_applied(home: Home, store: Store, workspace: Workspace, job: Job, co
         cover=job.cover,
         kept=list(kept),
     )
-    record_end(home, store, workspace.task_id, fact)
+    home.record(workspace.task_id, fact)
     drop_journal(_journal_path(home, str(step["operation_id"])))
 
 

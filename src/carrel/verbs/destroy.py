@@ -8,14 +8,17 @@ One rename, whatever the size; deleting is for `sweep`, much later and in nobody
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from carrel import sources
 from carrel.errors import (
     CleanupFailed,
+    DiskFull,
     FilesystemError,
     FolderNotFound,
     PartReplaced,
     PermissionDenied,
+    StoreFull,
     UnappliedChanges,
     WorkspaceBusy,
     WorkspaceNotFound,
@@ -176,7 +179,8 @@ def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
         )
     from carrel.verbs.snapshot import keep
 
-    keep(home, workspace, cause="before_destroy")
+    with suppress(DiskFull, StoreFull):  # the files go to the trash whole: a full disk can be freed without a snapshot
+        keep(home, workspace, cause="before_destroy")
 
 
 def _end_runs(home: Home, workspace: Workspace, *, force: bool) -> None:

@@ -26,7 +26,6 @@ from carrel.verbs.state import (
     mend_parts,
     open_store,
     place_of_state,
-    record_end,
     refuse_unready,
     stack_finder,
 )
@@ -173,13 +172,13 @@ def finish(home: Home, workspace: Workspace) -> Restored:
                 failed = SnapshotRestoreFailed(
                     **workspace.names(), operation_id=step["operation_id"], reason=error.message
                 )
-                record_end(home, store, workspace.task_id, failed)
+                home.record(workspace.task_id, failed)
             raise
         _keep_borrowing(home, workspace)
         place = place_of_state(home, workspace)
         sync_trees(place.root, place.work or f"{place.root}/work")
         fact = SnapshotRestored(**step, written=done.written, removed=done.removed)
-        record_end(home, store, workspace.task_id, fact)
+        home.record(workspace.task_id, fact)
     return done
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from contextlib import contextmanager
 
-from carrel.errors import Conflict, DiskFull, FilesystemError
+from carrel.errors import Conflict
 from carrel.model.digest import sha256
 from carrel.model.snapshot import Overlay, Place, Stack, layer_root
 from carrel.model.text import word
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from carrel.home import Home
     from carrel.model.source import Filled
     from carrel.model.source import Place as FilledPlace
-    from carrel.model.value import Value
     from carrel.model.workspace import Workspace
     from carrel.snapshots.objects import Store
 
@@ -36,18 +35,7 @@ def open_store(home: Home) -> Iterator[Store]:
 
     limit = home.settings.snapshots.max_total_gb
     with Store(f"{home.path}/snapshots", max_bytes=int(limit * GIB) if limit else None) as store:
-        try:
-            yield store
-        except FilesystemError as error:
-            if type(error) is FilesystemError and _is_full(home.path):
-                # What SQLite keeps beside the index needs room too, and says "I/O error" when there is none.
-                raise DiskFull(error.message, hint="aw usage shows what takes space, aw sweep frees it") from error
-            raise
-
-
-def _is_full(path: str) -> bool:
-    disk = os.statvfs(path)
-    return disk.f_bavail * disk.f_frsize < 1 << 16
+        yield store
 
 
 def refuse_unready(workspace: Workspace) -> Workspace:
@@ -55,16 +43,6 @@ def refuse_unready(workspace: Workspace) -> Workspace:
     if workspace.state != "ready":
         raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {word(workspace.id)}")
     return workspace
-
-
-def record_end(home: Home, store: Store, task: str, fact: Value) -> None:
-    """Write down how something ended that was announced, also on a full disk: for that there is a reserve."""
-    try:
-        home.record(task, fact)
-    except DiskFull:
-        if not store.use_reserve():
-            raise
-        home.record(task, fact)
 
 
 def cache_path(home: Home, uid: str) -> str:

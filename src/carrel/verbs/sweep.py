@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
 from carrel.errors import CarrelError, CleanupFailed, Conflict, WorkspaceBusy, WorkspaceNotFound, from_os
 from carrel.model.event import WorkspacePurged, WorkspacePurging
@@ -298,7 +299,7 @@ def sweep_in_background(home: Home) -> None:
 
         start_aw(["sweep", "--quiet", "--home", home.path], home.settings.as_environment())
     if age == 0.0 or age >= HOUR:
-        with open(stamp, "w"):
+        with suppress(OSError), open(stamp, "w"):  # on a full disk: a destroy that is done must not fail for this
             os.utime(stamp)
 
 

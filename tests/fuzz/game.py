@@ -21,7 +21,11 @@ from people import Person, remove_tree
 HUNG_AFTER_SECONDS = 120  # a busy machine is slow, but not for ever
 PYTHON = "/usr/bin/python3"
 _BOUNDED = ("--timeout", "30")  # an attacker that hangs by itself is no fault of ours
-_SETTINGS = "workspaces: {default_max_size_mb: 50}\npolicy: {overwrite: allow, delete: allow, execute: allow}\n"
+_SETTINGS = """\
+workspaces: {default_max_size_mb: 50}
+policy: {overwrite: allow, delete: allow, execute: allow}
+sandbox: {processes: null}  # so that an ordinary user can run without a sandbox at all
+"""
 
 
 class Escape(AssertionError):
@@ -45,7 +49,7 @@ class Game:
         # The stranger's folder has a parent of its own: the attacker's `..` is no directory of anybody else's.
         self.origin = person.folder(f"game{seed}/stranger/origin", {"a.txt": "one\n", "sub/b.txt": "two\n"})
         person.folder(f"game{seed}/cwd", {"feed": "new content\n"})
-        person.folder(".config/aw", {"config.yaml": _SETTINGS})
+        person.folder(".config/aw", {"aw.yaml": _SETTINGS})
         person.sh(
             "git init -q -b main && git add . && git -c user.name=a -c user.email=a@example.org commit -qm one",
             cwd=self.origin,

@@ -63,3 +63,18 @@ def test_the_game_finds_a_verb_that_follows_a_link(person: Person) -> None:
             game.judge(text)
     finally:
         game.close()
+
+
+def test_the_attacker_acts_in_a_sandbox_and_without_one(person: Person) -> None:
+    game = Game(person, 11)
+    try:
+        game.aw("create", "--id", "w/1", "--source", "empty")
+        for walls in ((), ("--sandbox", "none")):
+            before = str(game.aw("tree", "w/1", ".")["out"])
+            words = game.attacker(hunt=bool(not walls))
+            words[4] = "60"  # moves, most of which change something
+            assert game.aw("run", "w/1", *walls, "--", *words, is_run=True)["code"] == 0
+            game.aw("repair")  # it may have replaced parts of the workspace
+            assert str(game.aw("tree", "w/1", ".")["out"]) != before
+    finally:
+        game.close()

@@ -245,6 +245,19 @@ def test_a_call_that_fails_is_an_error_and_loses_nothing(person: Person) -> None
     assert "all whole" in person.aw_ok("verify")
 
 
+def test_what_was_committed_and_not_synced_is_not_written_twice(person: Person) -> None:
+    need_program("strace")
+    person.aw_ok("create", "t/w")
+    _, calls = traced(person, "destroy t/w")
+    last = max(number for call, number in calls if call == "fdatasync")
+    person.aw_ok("undo")
+    done, _ = traced(person, "destroy t/w", "-e", f"inject=fdatasync:error=ENOSPC:when={last}")
+    assert done.returncode == 7, done.stderr
+    assert [each["workspace_id"] for each in person.aw_json("trash")] == ["t/w"]
+    assert person.aw_ok("events").count("workspace_cleanup") == 2
+    person.aw_ok("verify")
+
+
 def _make_ready(person: Person, verb: str) -> None:
     if verb == "undo":
         person.aw_ok("destroy", "--force", "t/w")

@@ -157,8 +157,14 @@ class Sqlite:
         finally:
             fcntl.flock(connection.lock, fcntl.LOCK_UN)
         if durable:
-            with _errors(self._path):
+            try:
                 connection.sync()
+            except OSError as error:
+                # Never DiskFull: the facts are committed, and who makes room and tries again would write them twice.
+                raise FilesystemError(
+                    f"the event log at {self._path} cannot be synced: {error.strerror}",
+                    hint="the disk may be full or failing: see df and dmesg, then aw list",
+                ) from error
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:

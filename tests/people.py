@@ -170,6 +170,22 @@ def remove_tree(directory: Path) -> None:
     subprocess.run(["rm", "-rf", "--one-file-system", str(directory)], check=False)
 
 
+@contextmanager
+def own_disk(person: Person, image: Path, size: str, *options: str) -> Iterator[Path]:
+    """An ext4 file system of a person's own, with the program's home on it; `options` are for mkfs.ext4."""
+    need_program("mkfs.ext4")
+    place = person.folder("disk")
+    subprocess.run(["truncate", "-s", size, str(image)], check=True)
+    subprocess.run(["mkfs.ext4", "-q", "-F", *options, str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
+    person.own(place)
+    person.home = place / "home"
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
 def _end_everything(uid: int) -> None:
     """End the processes of a user that only this test has."""
     if uid:

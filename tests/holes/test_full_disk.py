@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from needs import need_program
-from people import Person
+from people import Person, own_disk
 
 LOOKING = [
     "list",
@@ -61,18 +61,9 @@ CHANGING = [
 @pytest.fixture
 def disk(person: Person, tmp_path: Path) -> Iterator[Path]:
     """An ext4 file system of the person's own, with the program's home and an origin on it."""
-    need_program("mkfs.ext4")
-    image, place = tmp_path / "image", person.folder("disk")
-    subprocess.run(["truncate", "-s", "40M", str(image)], check=True)
     # No blocks are kept for root, and few inodes, so that both are full for both persons and soon.
-    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", "-N", "1024", str(image)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
-    person.own(place)
-    person.home = place / "home"
-    try:
+    with own_disk(person, tmp_path / "image", "40M", "-m", "0", "-N", "1024") as place:
         yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 @contextmanager

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from needs import need_program
-from people import Person
+from people import Person, own_disk
 
 MIB = 1 << 20
 QUOTA_MB = 16
@@ -119,17 +118,8 @@ ATTACKS = {
 @pytest.fixture
 def disk(person: Person, tmp_path: Path) -> Iterator[Path]:
     """A disk of the person's own: what others write does not count."""
-    need_program("mkfs.ext4")
-    image, place = tmp_path / "image", person.folder("disk")
-    subprocess.run(["truncate", "-s", "512M", str(image)], check=True)
-    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
-    person.own(place)
-    person.home = place / "home"
-    try:
+    with own_disk(person, tmp_path / "image", "512M") as place:
         yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

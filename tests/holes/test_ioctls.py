@@ -6,14 +6,12 @@ ctime, so that a snapshot, a diff and a restore would go on showing the old cont
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from needs import need_program
-from people import Person
+from people import Person, own_disk
 
 EXCHANGE = """
 import ctypes, errno, os, struct, sys
@@ -52,17 +50,8 @@ os.unlink("reserved")
 @pytest.fixture
 def disk(person: Person, tmp_path: Path) -> Iterator[Path]:
     """An ext4 file system of the person's own, with the program's home on it."""
-    need_program("mkfs.ext4")
-    image, place = tmp_path / "image", person.folder("disk")
-    subprocess.run(["truncate", "-s", "64M", str(image)], check=True)
-    subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
-    person.own(place)
-    person.home = place / "home"
-    try:
+    with own_disk(person, tmp_path / "image", "64M") as place:
         yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_the_blocks_of_two_files_cannot_be_exchanged_behind_a_snapshot(person: Person, disk: Path) -> None:

@@ -588,6 +588,21 @@ class LogBroken(Unavailable):
     retryable = False
 
 
+class EventsLost(LogBroken):
+    """The event log lost events that were written; nothing is deleted until it is restored or accepted."""
+
+    code = "events_lost"
+
+    @classmethod
+    def of(cls, what: str) -> EventsLost:
+        """With the remedy."""
+        return cls(
+            what,
+            hint="restore log.db from a backup, or take the log as it is: aw repair --accept-log. Until then nothing "
+            "is deleted; workspaces that the log still knows can be used",
+        )
+
+
 # -- tools -------------------------------------------------------------------------------------------------------------
 
 

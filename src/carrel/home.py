@@ -3,6 +3,7 @@
 HOME/                      0700
   id                       which home this is, for stores that several share
   log.db                   the event log (unless store.url names a server)
+  log.db.head              its newest durable event, which shows when the log lost its end
   locks                    one byte range for each thing that is being worked on
   reserve*                 space and inodes for the log, so that a full disk can be freed, see system/reserve.py
   clock                    empty; its mtime is the time of the newest id
@@ -24,10 +25,11 @@ import os
 import time
 from contextlib import contextmanager, suppress
 
-from carrel.errors import DiskFull, InvalidPath, NotADirectory, WorkspaceBusy, WorkspaceExists, from_os
+from carrel.errors import DiskFull, EventsLost, InvalidPath, NotADirectory, WorkspaceBusy, WorkspaceExists, from_os
+from carrel.model.chain import GENESIS
 from carrel.model.event import ON_A_FULL_DISK, Caller
 from carrel.model.names import directory_name, fresh_name
-from carrel.store import Log, open_log
+from carrel.store import Log, head, open_log
 from carrel.store.log import LabelTaken
 from carrel.system import locks, readonly, reserve
 from carrel.system.durable import make_folders, sync_file, sync_names
@@ -64,7 +66,7 @@ class Home:
         _check_utf8(path)
         _check_utf8(settings.storage.workspaces_path or "")
         try:
-            home_id = _read_id(path) or _make(path)
+            home_id = _read_id(path) or _make(path, has_log=settings.store.url is None)
         except NotADirectoryError as error:
             raise NotADirectory(f"home {path} is not a directory", hint="choose another --home") from error
         except OSError as error:
@@ -142,6 +144,18 @@ class Home:
                 raise
         return self.log.append(task, facts, self.caller, durable=durable)
 
+    def check_log(self) -> None:
+        """Raise EventsLost if the log lost events: what it does not know must not be taken for garbage.
+
+        A log without a head (of an older version) must not be empty while there are files that it should know.
+        """
+        if self.log.check_head() or self.settings.store.url or self.log.last_position():
+            return
+        for place in (f"{self.path}/snapshots/packs", *(f"{self.private}/{name}" for name in _PRIVATE)):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                if os.listdir(place):
+                    raise EventsLost.of(f"the event log {self.path}/log.db is empty, and {place} is not")
+
     @contextmanager
     def hold(self, key: str, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
         """Be the only one at work on this workspace, or raise WorkspaceBusy."""
@@ -205,8 +219,11 @@ def _read_id(path: str) -> str:
         return ""
 
 
-def _make(path: str) -> str:
+def _make(path: str, *, has_log: bool) -> str:
     make_folders(path)
+    if has_log and not os.path.lexists(f"{path}/log.db"):
+        # A new home's log is empty, which is no loss: a power cut may leave files of its first workspace and no event.
+        head.write(f"{path}/log.db.head", 0, GENESIS, durable=True)
     # Two first users may meet here: the link can be made only once, and both read what stands.
     own = f"{path}/id.{os.getpid()}.{os.urandom(4).hex()}"
     descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -957,8 +957,8 @@ class Local:
 
     # -- health --
 
-    def repair(self, *, rebuild_views: bool = False) -> Sequence[Finding]:
-        return repairing.repair(self._home, rebuild_views=rebuild_views)
+    def repair(self, *, rebuild_views: bool = False, accept_log: bool = False) -> Sequence[Finding]:
+        return repairing.repair(self._home, rebuild_views=rebuild_views, accept_log=accept_log)
 
     def usage(self, id: str | None = None) -> Usage:
         from carrel.verbs.usage import usage

@@ -770,8 +770,8 @@ class Remote:
                 return message
         raise NotFound(f"there is no message {message_id}", hint="messages lists them")
 
-    def repair(self, *, rebuild_views: bool = False) -> Sequence[Finding]:
-        found = self._post("/api/repair", {"rebuild_views": rebuild_views})
+    def repair(self, *, rebuild_views: bool = False, accept_log: bool = False) -> Sequence[Finding]:
+        found = self._post("/api/repair", {"rebuild_views": rebuild_views, "accept_log": accept_log})
         return build(list[Finding], found)  # type: ignore[no-any-return]
 
     def usage(self, id: str | None = None) -> Usage:

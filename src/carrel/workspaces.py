@@ -583,8 +583,8 @@ if TYPE_CHECKING:
             """One message by its id."""
 
         # -- health --
-        def repair(self, *, rebuild_views: bool = False) -> Sequence[Finding]:
-            """Mend what can be mended without a loss."""
+        def repair(self, *, rebuild_views: bool = False, accept_log: bool = False) -> Sequence[Finding]:
+            """Mend what can be mended without a loss; `accept_log` takes a log that lost events as it is."""
 
         def usage(self, id: str | None = None) -> Usage:
             """What takes space."""

@@ -70,10 +70,15 @@ def _verify(door: Door, _: argparse.Namespace) -> None:
 
 def _repair_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rebuild-views", action="store_true", help="make the views anew from the events")
+    parser.add_argument(
+        "--accept-log",
+        action="store_true",
+        help="take a log that lost events as it is; a sweep may then delete what it does not know",
+    )
 
 
 def _repair(door: Door, args: argparse.Namespace) -> None:
-    findings = door.workspaces.repair(rebuild_views=args.rebuild_views)
+    findings = door.workspaces.repair(rebuild_views=args.rebuild_views, accept_log=args.accept_log)
     door.print(findings, "\n".join(f"{printable(f.what)}: {printable(f.done)}" for f in findings) or None)
     if not findings:
         door.hint("nothing to mend")
@@ -88,5 +93,9 @@ COMMANDS = {
         "  aw events --history fix-login/a1\n",
     ),
     "verify": Command(arguments=_no_arguments, run=_verify, examples="  aw verify\n"),
-    "repair": Command(arguments=_repair_arguments, run=_repair, examples="  aw repair\n  aw repair --rebuild-views\n"),
+    "repair": Command(
+        arguments=_repair_arguments,
+        run=_repair,
+        examples="  aw repair\n  aw repair --rebuild-views\n  aw repair --accept-log\n",
+    ),
 }

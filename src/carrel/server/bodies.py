@@ -217,6 +217,7 @@ class Repair(Body):
     """How to mend."""
 
     rebuild_views: bool = False
+    accept_log: bool = False
 
 
 class NewWorkspaceRun(NewRun):

@@ -132,7 +132,7 @@ def verify(verbs: Verbs) -> Response:
 @router.post("/api/repair", response_model=list[Finding], responses=failing(507), dependencies=OWNER)
 def repair(verbs: Verbs, body: Repair) -> Response:
     """Mend what can be mended without a loss."""
-    return answer(verbs.repair(rebuild_views=body.rebuild_views))
+    return answer(verbs.repair(rebuild_views=body.rebuild_views, accept_log=body.accept_log))
 
 
 # -- machines of workspaces --------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import time
 
-from carrel.errors import Invalid, LogBroken, VersionConflict, WrongStatus
+from carrel.errors import EventsLost, Invalid, LogBroken, VersionConflict, WrongStatus
 from carrel.model.chain import GENESIS, link_of, next_hash
 from carrel.model.event import EVENT_TYPES, Caller, Event
 from carrel.model.views import project
@@ -48,8 +48,16 @@ if TYPE_CHECKING:
         def wait(self, position: int, timeout_seconds: float) -> None:
             """Return when there may be an event after `position`, or when the time is over."""
 
-        def announce(self, position: int) -> None:
-            """Wake those who wait, when this transaction commits."""
+        head_path: str  # the file that `find_head` reads
+
+        def announce(self, position: int, digest: str) -> None:
+            """Wake those who wait, when this transaction commits; its last event is then the head."""
+
+        def find_head(self) -> tuple[int, str] | None:
+            """Position and hash of the newest durable event, kept outside of the log; None if that is not kept."""
+
+        def accept(self, position: int, digest: str) -> None:
+            """Make this event the head, inside a transaction."""
 
         def is_duplicate(self, error: Exception) -> bool:
             """Whether the error says that a unique key exists already."""
@@ -151,7 +159,7 @@ class Log:
                 "ON CONFLICT (stream) DO UPDATE SET version = excluded.version, hash = excluded.hash",
                 (stream, version, last_hash),
             )
-            database.announce(position)
+            database.announce(position, last_hash)
         return events
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -293,6 +301,29 @@ class Log:
                 return _verify(self._database, progress)
         finally:
             gc.enable()
+
+    def check_head(self) -> bool:
+        """Raise EventsLost if the log does not hold its head; False if it has none to compare with."""
+        head = self._database.find_head()  # before the log is read, which only grows
+        if head is None:
+            return False
+        position, digest = head
+        if position == 0:  # an empty log was accepted
+            return True
+        rows = self._database.execute("SELECT hash FROM events WHERE position = ?", (position,))
+        if rows == [(digest,)]:
+            return True
+        last = self.last_position()
+        found = f"ends at position {last}" if not rows else f"has another event at position {position}"
+        raise EventsLost.of(f"the event log {found}, and {self._database.head_path} says that it had {position} events")
+
+    def accept(self) -> int:
+        """Take the log as it is for the whole one, after events were lost; return the position at which it ends."""
+        with self._database.transaction(durable=True):
+            rows = self._database.execute("SELECT position, hash FROM events ORDER BY position DESC LIMIT 1")
+            position, digest = rows[0] if rows else (0, GENESIS)
+            self._database.accept(position, digest)
+        return int(position)
 
     def rebuild_views(self) -> int:
         """Make every view anew from the events, and say how many records there are."""

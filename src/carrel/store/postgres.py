@@ -53,6 +53,8 @@ CHANNEL = "carrel_events"
 class Postgres:
     """A PostgreSQL database as the database of the log."""
 
+    head_path = ""
+
     def __init__(self, url: str, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> None:
         self._url = url
         self._local = _local()
@@ -141,9 +143,15 @@ class Postgres:
             for _ in connection.notifies(timeout=timeout_seconds, stop_after=1):
                 return
 
-    def announce(self, position: int) -> None:
+    def announce(self, position: int, digest: str) -> None:
         """Wake the followers at commit; only the position travels."""
         self.execute(f"SELECT pg_notify('{CHANNEL}', ?)", (str(position),))
+
+    def find_head(self) -> None:
+        """No head: the server looks after its own files."""
+
+    def accept(self, position: int, digest: str) -> None:
+        """Nothing to do without a head."""
 
     def is_duplicate(self, error: Exception) -> bool:
         """Whether a unique key was hit."""

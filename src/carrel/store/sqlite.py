@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from errno import ENOSPC, EROFS
 
 from carrel.errors import CarrelError, DiskFull, FilesystemError, Invalid, PermissionDenied, StoreUnavailable, from_os
+from carrel.store import head
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("CREATE INDEX views_by_kind ON views (kind, label)",),
 )
 BUSY_SECONDS = 60.0
+_HASH = "SELECT hash FROM events WHERE position = ?"
 LOCK_SECONDS = 20.0  # a transaction takes milliseconds
 
 
@@ -66,6 +68,7 @@ class Sqlite:
     ) -> None:
         self._path = path
         self._look = look  # opens the file for reading only
+        self.head_path = f"{path}.head"
         self._local = _local()
         self._open: list[_Connection] = []
         try:
@@ -143,6 +146,7 @@ class Sqlite:
         try:
             with _errors(self._path):
                 connection.execute("BEGIN IMMEDIATE")
+            connection.newest = None
             try:
                 yield
             except BaseException:
@@ -165,6 +169,10 @@ class Sqlite:
                     f"the event log at {self._path} cannot be synced: {error.strerror}",
                     hint="the disk may be full or failing: see df and dmesg, then aw list",
                 ) from error
+            if connection.newest:
+                # Without the lock: an older head that is written late is as true as a newer one.
+                with suppress(OSError):  # the event is durable whatever becomes of the head
+                    head.write(self.head_path, *connection.newest)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -204,8 +212,21 @@ class Sqlite:
                 return
             pause = min(pause * 1.5, 0.01)
 
-    def announce(self, position: int) -> None:
-        """Nothing to do: those who wait look for themselves."""
+    def announce(self, position: int, digest: str) -> None:
+        """Make this event the head when it is durable. Those who wait look for themselves."""
+        found = head.read(self.head_path)
+        # A log that lost events keeps the head that shows it, however many events are appended after the loss.
+        if found is None or found[0] == 0 or self.execute(_HASH, found[:1]) == [found[1:]]:
+            self._connection().newest = (position, digest)
+
+    def find_head(self) -> tuple[int, str] | None:
+        """The newest event that was durable, as the file beside the log says; None if there is no such file."""
+        return head.read(self.head_path)
+
+    def accept(self, position: int, digest: str) -> None:
+        """Make this event the head, whatever the head was; the caller excludes other writers."""
+        with _errors(self._path):
+            head.write(self.head_path, position, digest)
 
     def is_duplicate(self, error: Exception) -> bool:
         """Whether a unique key was hit."""
@@ -230,6 +251,7 @@ class _Connection:
         with _errors(path):
             self._db = look(path) if look else self._connect_to_write(path)
         self.execute = self._db.execute
+        self.newest: tuple[int, str] | None = None  # what the transaction under way makes the head
         self._wal = -1  # the write-ahead log, once it is there; it stays as long as this connection does
         self._path = path
 

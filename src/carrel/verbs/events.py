@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from carrel.errors import InvalidUsage
+from carrel.errors import EventsLost, InvalidUsage
 from carrel.model.names import check_part
 from carrel.verbs import show
 from carrel.verbs.permit import is_agent, judged
@@ -100,9 +100,20 @@ def history_path(home: Home, uid: str) -> str:
 
 
 def verify(home: Home, progress: Callable[[int, int], None] | None = None) -> Verification:
-    """Check the whole log, its hash chains and its views; LogBroken names the first event that does not fit."""
+    """Check the whole log, its hash chains and its views; LogBroken names the first event that does not fit.
+
+    EventsLost if its end is missing; it names the directories of workspaces that the log does not know.
+    """
     found = home.log.verify(progress)
     found.check()
+    try:
+        home.check_log()
+    except EventsLost as lost:
+        from carrel.verbs.repair import find_strangers
+
+        unknown = find_strangers(home)
+        what = f"{lost.message}; not in the log: {', '.join(unknown)}" if unknown else lost.message
+        raise EventsLost(what, hint=lost.hint, details={"unknown": unknown}) from None
     return found
 
 

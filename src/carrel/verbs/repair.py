@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from carrel.errors import CarrelError, DiskFull, PermissionDenied, WorkspaceBusy
+from carrel.errors import CarrelError, DiskFull, EventsLost, PermissionDenied, WorkspaceBusy
 from carrel.model.event import (
     WorkspaceCleanup,
     WorkspaceCreateFailed,
@@ -40,7 +40,10 @@ class Finding(Value):
 def settle(home: Home) -> list[Finding]:
     """Finish or undo every interrupted step of this home."""
     found = []
-    for kind, record in home.log.find_pending():
+    pending = home.log.find_pending()
+    if pending and (loss := _loss(home)):  # the end of the step may be what was lost: undoing would delete a workspace
+        return [loss]
+    for kind, record in pending:
         finding = _KINDS[kind](home, record)
         if finding:
             found.append(finding)
@@ -203,18 +206,33 @@ def _unmount_below(path: str) -> None:
         return
 
 
-def repair(home: Home, *, rebuild_views: bool = False) -> list[Finding]:
-    """Settle interrupted steps, then compare the disk with the log and mend what can be mended without a loss."""
+def _loss(home: Home) -> Finding | None:
+    try:
+        home.check_log()
+    except EventsLost as lost:
+        return Finding(what=lost.message, done=f"nothing: {lost.hint}")
+    return None
+
+
+def repair(home: Home, *, rebuild_views: bool = False, accept_log: bool = False) -> list[Finding]:
+    """Settle interrupted steps, then compare the disk with the log and mend what can be mended without a loss.
+
+    With `accept_log`, a log that lost events is taken for the whole one first; without, nothing is changed then.
+    """
     findings = []
+    if accept_log:
+        findings.append(Finding(what="the log", done=f"accepted as it is, up to position {home.log.accept()}"))
     if rebuild_views:
         findings.append(Finding(what="views", done=f"{home.log.rebuild_views()} records made anew from the events"))
+    if loss := _loss(home):
+        return [*findings, loss, *_check_states(home), *_name_strangers(home)]
     findings += settle(home)
     findings += _finish_deleting(home)
     findings += _tidy_staging(home)
     findings += _tidy_templates(home)
     findings += _check_ready(home)
     findings += _check_states(home)
-    findings += _find_strangers(home)
+    findings += _name_strangers(home)
     return findings
 
 
@@ -323,20 +341,25 @@ def _check_states(home: Home) -> list[Finding]:
     return findings
 
 
-def _find_strangers(home: Home) -> list[Finding]:
+def _name_strangers(home: Home) -> list[Finding]:
+    return [
+        Finding(what=f"{path} is not a workspace that the log knows", done="nothing: move it away")
+        for path in find_strangers(home)
+    ]
+
+
+def find_strangers(home: Home) -> list[str]:
     """Directories that look like workspaces and are in no log: they are named, never touched."""
     known = {record["path"] for record in home.log.find_all("workspace", live_only=True)}
-    findings = []
+    found = []
     for task in _names_in(home.workspaces_path):
         if task == ".carrel":
             continue
         for agent in _names_in(f"{home.workspaces_path}/{task}"):
             path = f"{home.workspaces_path}/{task}/{agent}"
             if path not in known:
-                findings.append(
-                    Finding(what=f"{path} is not a workspace that the log knows", done="nothing: move it away")
-                )
-    return findings
+                found.append(path)
+    return found
 
 
 def _names_in(path: str) -> list[str]:

@@ -69,9 +69,11 @@ def sweep(
     brought back, and `everything` deletes it.
 
     Raises nothing for a workspace that is being brought back this instant: it stays. CleanupFailed says which files
-    could not be deleted; all others are, and the next sweep tries again.
+    could not be deleted; all others are, and the next sweep tries again. EventsLost if the log lost events: nothing is
+    deleted then, because what it does not know may be needed.
     """
     refuse_agents(home, "to sweep")
+    home.check_log()
     problems: list[CarrelError] = [problem for _, problem in ([] if dry_run else finish_purging(home)) if problem]
     only_trash = everything or bool(uids)
     looked_at = []

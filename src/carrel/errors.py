@@ -581,6 +581,12 @@ class StoreUnavailable(Unavailable):
     code = "store_unavailable"
 
 
+class HomeCopied(Conflict):
+    """This home is a copy of another one, or was moved: the paths in its records are not its own."""
+
+    code = "home_copied"
+
+
 class LogBroken(Unavailable):
     """The event log does not add up."""
 

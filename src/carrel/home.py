@@ -2,6 +2,7 @@
 
 HOME/                      0700
   id                       which home this is, for stores that several share
+  place                    the path of this directory, which differs in a copy
   log.db                   the event log (unless store.url names a server)
   log.db.head              its newest durable event, which shows when the log lost its end
   locks                    one byte range for each thing that is being worked on
@@ -25,7 +26,16 @@ import os
 import time
 from contextlib import contextmanager, suppress
 
-from carrel.errors import DiskFull, EventsLost, InvalidPath, NotADirectory, WorkspaceBusy, WorkspaceExists, from_os
+from carrel.errors import (
+    DiskFull,
+    EventsLost,
+    HomeCopied,
+    InvalidPath,
+    NotADirectory,
+    WorkspaceBusy,
+    WorkspaceExists,
+    from_os,
+)
 from carrel.model.chain import GENESIS
 from carrel.model.event import ON_A_FULL_DISK, Caller
 from carrel.model.names import directory_name, fresh_name
@@ -49,7 +59,9 @@ LOCK_SECONDS = 10.0
 class Home:
     """An open home. Handles like this one stay in the process; values travel."""
 
-    def __init__(self, path: str, settings: Settings, caller: Caller, log: Log, home_id: str) -> None:
+    def __init__(
+        self, path: str, settings: Settings, caller: Caller, log: Log, home_id: str, original: str = ""
+    ) -> None:
         self.path = path
         self.settings = settings
         self.log = log
@@ -58,6 +70,7 @@ class Home:
         self.caller = caller if caller.correlation_id else caller.replace(correlation_id=self.new_id())
         self.workspaces_path = settings.storage.workspaces_path or os.path.join(path, "workspaces")
         self.private = os.path.join(self.workspaces_path, ".carrel")
+        self._original = original  # the place that the records are about, if it is another one
 
     @classmethod
     def open(cls, path: str, settings: Settings, caller: Caller) -> Home:
@@ -73,15 +86,17 @@ class Home:
             raise from_os(error, f"home {path}") from error
         log = open_log(os.path.join(path, "log.db"), settings.store.url, look=readonly.connect)
         reserve.make(path)
-        return cls(path, settings, caller, log, home_id)
+        home = cls(path, settings, caller, log, home_id)
+        home._original = _find_original(home)
+        return home
 
     def acting_as(self, caller: Caller) -> Home:
         """The same home, used on behalf of somebody else."""
-        return Home(self.path, self.settings, caller, self.log, self.id)
+        return Home(self.path, self.settings, caller, self.log, self.id, self._original)
 
     def with_settings(self, settings: Settings) -> Home:
         """The same home under other settings."""
-        return Home(self.path, settings, self.caller, self.log, self.id)
+        return Home(self.path, settings, self.caller, self.log, self.id, self._original)
 
     def close(self) -> None:
         """Close the log."""
@@ -100,6 +115,21 @@ class Home:
     def template_path(self, name: str) -> str:
         """Where the files of a template are."""
         return f"{self.path}/templates/{name}"
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the paths in the records lead out of this home: it is a copy, or was moved."""
+        return bool(self._original)
+
+    def check_place(self) -> None:
+        """Raise HomeCopied if the paths in the records lead out of this home: what is there is not ours to change."""
+        if self._original:
+            raise HomeCopied(
+                f"home {self.path} is a copy of {self._original}, or was moved from there: its workspaces are at "
+                f"{self._original}, so it can only be looked at",
+                hint=f"use --home {self._original}; to use this one, move it to that place, or if nothing is there "
+                f"make a link and use that: ln -s {self.path} {self._original}",
+            )
 
     def make_private(self) -> None:
         """Make the directories that hold workspaces, closed to everybody else."""
@@ -135,6 +165,7 @@ class Home:
 
         On a full disk what frees space and what ends a step are written with the reserve's help, nothing else: then
         the reserve lasts until there is space again."""
+        self.check_place()
         try:
             return self.log.append(task, facts, self.caller, durable=durable)
         except LabelTaken as taken:
@@ -159,6 +190,7 @@ class Home:
     @contextmanager
     def hold(self, key: str, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
         """Be the only one at work on this workspace, or raise WorkspaceBusy."""
+        self.check_place()
         try:
             with locks.hold(f"{self.path}/locks", key, wait_seconds=wait_seconds):
                 yield
@@ -217,6 +249,58 @@ def _read_id(path: str) -> str:
             return file.read().strip()
     except FileNotFoundError:
         return ""
+
+
+def _find_original(home: Home) -> str:
+    """The place that the records of this home are about, if it is another than this home; "" if all is well.
+
+    A home writes down where it is. One that is opened elsewhere is fine when both paths lead to the same directory, or
+    when no record has a path outside of it. Without a place (of an older version, or unreadable) the records tell.
+    """
+    path = home.path
+    recorded = _read_place(path)
+    if recorded == path or (recorded and _is_same(recorded, path)):
+        return ""
+    if recorded and _has_id(recorded, home.id):
+        return recorded
+    below = f"{home.workspaces_path}/"
+    for record in home.log.find_all("workspace"):
+        if record["home"] == home.id and record["state"] not in _GONE and not record["path"].startswith(below):
+            if recorded:
+                return recorded
+            other = record["path"].removesuffix(f"/{'/'.join(record['path'].rsplit('/', 3)[1:])}")
+            if not _is_same(other, path) and _has_id(other, home.id):
+                return str(other)
+    with suppress(OSError):  # a home that can only be read
+        descriptor = os.open(f"{path}/place", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(path)
+    return ""
+
+
+_GONE = ("purged", "aborted")
+
+
+def _read_place(path: str) -> str:
+    try:
+        with open(f"{path}/place", encoding="utf-8") as file:
+            return file.read()
+    except (OSError, ValueError):
+        return ""
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+def _has_id(path: str, home_id: str) -> bool:
+    try:
+        return _read_id(path) == home_id
+    except (OSError, ValueError):
+        return False
 
 
 def _make(path: str, *, has_log: bool) -> str:

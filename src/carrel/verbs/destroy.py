@@ -243,7 +243,8 @@ def refresh(home: Home, workspace: Workspace) -> None:
 
 
 def filled_in(home: Home, workspace: Workspace) -> tuple[Filled, Place]:
-    """What its source made of the workspace, and where it is."""
+    """What its source made of the workspace, and where it is: for mounting and unmounting, which a copy must not do."""
+    home.check_place()
     fields: dict[str, Any] = workspace.filled
     return Filled(**fields), place_of(home, workspace.uid, workspace.path)
 

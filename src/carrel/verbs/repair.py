@@ -39,7 +39,9 @@ class Finding(Value):
 
 def settle(home: Home) -> list[Finding]:
     """Finish or undo every interrupted step of this home."""
-    found = []
+    found: list[Finding] = []
+    if home.is_copy:
+        return found
     pending = home.log.find_pending()
     if pending and (loss := _loss(home)):  # the end of the step may be what was lost: undoing would delete a workspace
         return [loss]
@@ -219,6 +221,7 @@ def repair(home: Home, *, rebuild_views: bool = False, accept_log: bool = False)
 
     With `accept_log`, a log that lost events is taken for the whole one first; without, nothing is changed then.
     """
+    home.check_place()
     findings = []
     if accept_log:
         findings.append(Finding(what="the log", done=f"accepted as it is, up to position {home.log.accept()}"))

@@ -73,6 +73,7 @@ def sweep(
     deleted then, because what it does not know may be needed.
     """
     refuse_agents(home, "to sweep")
+    home.check_place()
     home.check_log()
     problems: list[CarrelError] = [problem for _, problem in ([] if dry_run else finish_purging(home)) if problem]
     only_trash = everything or bool(uids)

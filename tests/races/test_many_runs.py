@@ -85,7 +85,7 @@ def test_many_runs_at_once_each_keep_to_themselves(workspaces: Local, home_path:
         printed = b"".join(data for _, _, data in workspaces.output(run.id))
         assert printed.decode() == f"{desk.id}\nworkspace\n"
     wait_until(lambda: not processes_with(home_path))
-    assert descriptors() == before
+    assert descriptors() <= before  # connections of threads that ended may have gone meanwhile
     assert groups_of([run.id for run in runs]) == []
     assert mounts_below(home_path) == []
     workspaces.verify()
@@ -120,7 +120,7 @@ def test_many_kept_commands_leak_nothing(workspaces: Local) -> None:
     files, alive = map(int, inside.stdout.split())
     assert files <= 5
     assert alive <= 6
-    assert descriptors() == before
+    assert descriptors() <= before  # connections of threads that ended may have gone meanwhile
     (box,) = workspaces.runs(desk.id)
     assert box.commands == IN_A_ROW + 2
     workspaces.stop(box.id)

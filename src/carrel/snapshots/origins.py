@@ -64,12 +64,14 @@ class Origins:
     def existed(self, path: str) -> bool:
         """Whether a changed file, or a directory that it is in, was in the folder when it was changed first."""
         while path:
+            above, _, name = path.rpartition("/")
             for folders in self._own:
-                name = path.rpartition("/")[2]
                 with suppress(OSError):
-                    parent = folders.open(path.rpartition("/")[0])
-                    os.getxattr(f"/proc/self/fd/{parent}/{name}", self._key, follow_symlinks=False)
-                    return True
+                    there = f"/proc/self/fd/{folders.open(above)}/{name}"
+                    # Only the lowest layer that has it was copied up from the folder; the others from that layer.
+                    if self._key in os.listxattr(there, follow_symlinks=False):
+                        return True
+                    break
             path = path.rpartition("/")[0]
             if self._in_folder(path):
                 return False

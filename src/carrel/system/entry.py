@@ -23,8 +23,9 @@ FACT_BYTES = 8000  # how far content is looked at to tell whether it is binary
 class Held:
     """An entry of an open directory, or of one that will be made below it."""
 
-    def __init__(self, root: Root, folder: int, name: bytes) -> None:
+    def __init__(self, root: Root, folder: int, name: bytes, *, has_temporary: bool = False) -> None:
         self.root = root
+        self.has_temporary = has_temporary  # its new content is beside it, under another name
         self._folder = folder
         self._name = name
 

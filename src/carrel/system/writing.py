@@ -146,7 +146,7 @@ class _Change:
                 sync_file(fresh.fd)
                 inode = os.fstat(fresh.fd).st_ino
                 if self._ready:
-                    self._ready(written, Held(self._root, folder, name))
+                    self._ready(written, Held(self._root, folder, name, has_temporary=fresh.has_name))
                 if self._create_only or (self._exact and old.found is None):
                     fresh.take(name)
                 else:
@@ -314,6 +314,11 @@ class _Fresh:
             if error.errno not in (EISDIR, EOPNOTSUPP, ENOENT, EINVAL):  # what file systems say that know no such thing
                 raise
             self._name, self.fd = open_temporary(folder)
+
+    @property
+    def has_name(self) -> bool:
+        """Whether it stands under a temporary name, so that a walk of the directory finds it."""
+        return bool(self._name)
 
     def take(self, name: bytes) -> None:
         """Give it a name that nothing has; FileExistsError if something has it."""

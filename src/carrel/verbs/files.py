@@ -183,7 +183,7 @@ def write_file(
                         content=lambda: _joined(held if append else None, given.first(PREVIEWED)),
                     )
                     tells = verdict.tells
-                    room.admit_file(written.size, is_new=written.size_before is None)
+                    room.admit_file(written.size, is_new=written.size_before is None, is_staged=held.has_temporary)
                     digests = {"digest": written.digest, "digest_before": written.digest_before}
                     record(FileWritten, verdict, size=written.size, **digests)
 

@@ -331,11 +331,14 @@ class Room:
         found = self._own(self._path)
         return found.st_size if found else 0
 
-    def admit_file(self, size: int, *, is_new: bool) -> None:
-        """Count a file that is about to take its name, or raise QuotaExceeded."""
+    def admit_file(self, size: int, *, is_new: bool, is_staged: bool) -> None:
+        """Count a file that is about to take its name, or raise QuotaExceeded.
+
+        A staged one has a temporary name already, so that a measurement finds it.
+        """
         self._check_file(size)
         if not self._is_open:
-            self._staged = (_blocks(size), 1)
+            self._staged = (_blocks(size), 1) if is_staged else (0, 0)
             missing = self._missing_directories()
             growth = _blocks(size) - self._own_bytes() + missing * BLOCK
             self._admit(growth, missing + is_new)

@@ -160,9 +160,8 @@ def test_usage_counts_what_a_run_holds_without_a_name(person: Person) -> None:
     assert used["bytes"] < MIB
 
 
+@pytest.mark.parametrize("person", ["root"], indirect=True)  # only root can mount a file system of a file
 def test_a_file_system_of_limited_size_counts_everything_by_itself(person: Person, disk: Path) -> None:
-    if not person.is_root:
-        pytest.skip("only root can mount a file system of a file")
     for number, attack in enumerate(("unlinked", "mapped", "queued", "long")):
         name = f"t/a{number}"
         person.aw_ok("create", name, "--config", f'{{"max_size_mb": {QUOTA_MB}}}')

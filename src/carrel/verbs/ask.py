@@ -112,6 +112,9 @@ def ask(home: Home, workspace: Workspace, request: Request, rule: str, preview: 
             drop_preview(home, approval_id)
             if not isinstance(error, LabelTaken):  # else the same was asked this instant
                 raise
+        else:
+            # Others see it before the disk has it: it may be void by now, and must not be asked again as it was.
+            return get(home, approval_id)
 
 
 def check_room(home: Home, workspace: Workspace) -> None:

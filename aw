@@ -9,7 +9,7 @@ done
 case $self in */*) here=${self%/*} ;; *) here=. ;; esac
 ready="$here/.venv/.run-ready"
 if [ ! -e "$ready" ] || [ "$here/requirements/run.txt" -nt "$ready" ] ||
-    [ "$here/src/carrel/snapshots/unchanged.c" -nt "$ready" ]; then
+    [ "$here/src/workstead/snapshots/unchanged.c" -nt "$ready" ]; then
     sh "$here/requirements/install" run >&2
 fi
 case " $* " in # what the doors for programs need is fetched when one of them is opened
@@ -20,4 +20,4 @@ case " $* " in # what the doors for programs need is fetched when one of them is
         fi
         ;;
 esac
-exec "$here/.venv/bin/python" -I -c 'from carrel.cli import command; command()' "$@"
+exec "$here/.venv/bin/python" -I -c 'from workstead.cli import command; command()' "$@"

@@ -9,7 +9,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-LIBRARY = "carrel/snapshots/libunchanged.so"
+LIBRARY = "workstead/snapshots/libunchanged.so"
 
 
 class CustomBuildHook(BuildHookInterface[Any]):

@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("areas", nargs="*", choices=[*AREAS, []], metavar="AREA", help=f"of {', '.join(AREAS)}")
     parser.add_argument("--only", metavar="TEXT", help="rows whose name holds this text")
     args = parser.parse_args()
-    scratch = tempfile.mkdtemp(prefix="carrel-bench-", dir=os.environ.get("AW_BENCH_DIR"))
+    scratch = tempfile.mkdtemp(prefix="workstead-bench-", dir=os.environ.get("AW_BENCH_DIR"))
     results: list[tuple[str, Result]] = []
     try:
         for area in args.areas or AREAS:

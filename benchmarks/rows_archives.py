@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from harness import Row
 from rows_snapshots import make_tree
 
-import carrel
-from carrel.settings import load_settings
+import workstead
+from workstead.settings import load_settings
 
 
 class Bench:
@@ -31,7 +31,7 @@ class Bench:
     def hold(self) -> Iterator[None]:
         os.makedirs(self.path)
         settings = load_settings({"HOME": self.path}, self.path, system_directory=f"{self.path}/none")
-        with carrel.open(f"{self.path}/home", settings=settings) as self.workspaces:
+        with workstead.open(f"{self.path}/home", settings=settings) as self.workspaces:
             work = f"{self.workspaces.create(id='b/a').path}/work"
             make_tree(work, self.files)
             self.workspaces.snapshot("b/a")

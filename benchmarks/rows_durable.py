@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from harness import Row
 
-import carrel
+import workstead
 
 COUNT = itertools.count()
 TEXT = b"x" * 2000
@@ -23,13 +23,13 @@ libc = ctypes.CDLL(None)
 
 def rows(scratch: str) -> Iterator[Row]:
     os.makedirs(f"{scratch}/raw")
-    home = carrel.open(f"{scratch}/home")
+    home = workstead.open(f"{scratch}/home")
     raw = Raw(f"{scratch}/raw")
     desk = home.create(id="bench/a")
     yield Row(
         "durable write_file of 2 kB",
         {
-            "carrel": lambda: home.write_file(desk.id, "work/f", TEXT),
+            "workstead": lambda: home.write_file(desk.id, "work/f", TEXT),
             "the same with syncs by hand": raw.write,
             "the same without syncs": lambda: raw.write(sync=False),
         },
@@ -39,7 +39,7 @@ def rows(scratch: str) -> Iterator[Row]:
     yield Row(
         f"durable write_file of 2 kB by {CALLERS} callers",
         {
-            "carrel": lambda: _all(lambda number: home.write_file(desk.id, f"work/f{number}", TEXT)),
+            "workstead": lambda: _all(lambda number: home.write_file(desk.id, f"work/f{number}", TEXT)),
             "the same with syncs by hand": lambda: _all(lambda number: raw.write(f"f{number}")),
         },
         aim="by hand <= 1.5x",
@@ -48,7 +48,7 @@ def rows(scratch: str) -> Iterator[Row]:
     yield Row(
         "durable create",
         {
-            "carrel": lambda: home.create(id=f"bench/{next(COUNT)}"),
+            "workstead": lambda: home.create(id=f"bench/{next(COUNT)}"),
             "the same with syncs by hand": raw.create,
             "the same without syncs": lambda: raw.create(sync=False),
         },
@@ -57,14 +57,14 @@ def rows(scratch: str) -> Iterator[Row]:
     )
     yield Row(
         "durable snapshot of one changed file",
-        {"carrel": lambda: home.snapshot(desk.id), "a synced file and a row": raw.snapshot},
-        before={"carrel": lambda: home.write_file(desk.id, "work/f", os.urandom(2000))},
+        {"workstead": lambda: home.snapshot(desk.id), "a synced file and a row": raw.snapshot},
+        before={"workstead": lambda: home.write_file(desk.id, "work/f", os.urandom(2000))},
         rounds=30,
     )
     yield Row(
         "durable destroy and undo",
         {
-            "carrel": lambda: (home.destroy(desk.id, force=True), home.undo()),
+            "workstead": lambda: (home.destroy(desk.id, force=True), home.undo()),
             "the same with syncs by hand": raw.destroy_and_undo,
         },
         rounds=20,

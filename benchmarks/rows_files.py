@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from harness import Row
 from mcp_client import ToolServer, reference_server
 
-from carrel.system import files, walk
-from carrel.system.paths import Root
+from workstead.system import files, walk
+from workstead.system.paths import Root
 
 PATH = "a/b/c/d/e/f.txt"
 FILES_PER_DIRECTORY = 50
@@ -33,10 +33,10 @@ def rows(scratch: str) -> Iterator[Row]:
 
 def _write_verb(top: str) -> Row:
     """The whole verb: located, resolved beneath, digests, the durable event, the rename."""
-    import carrel
+    import workstead
 
     text = "x" * 2000
-    home = carrel.open(f"{top}/home")
+    home = workstead.open(f"{top}/home")
     desk = home.create(id="bench/a")
     raw = f"{top}/raw"
     os.makedirs(raw)
@@ -60,7 +60,7 @@ def _write_verb(top: str) -> Row:
         _sync(raw)
 
     arms: dict[str, Callable[[], object]] = {
-        "carrel": lambda: home.write_file(desk.id, "work/f", text),
+        "workstead": lambda: home.write_file(desk.id, "work/f", text),
         "temporary file + os.replace": replaced,
         "the same with syncs + a durable sqlite3 insert": replaced_and_logged,
     }
@@ -119,11 +119,11 @@ def _read(top: str, where: str, aim: str, *, nodev: bool = False) -> Row:
             return opened.read()
 
     arms: dict[str, Callable[[], object]] = {
-        "carrel": lambda: files.read(root, PATH),
+        "workstead": lambda: files.read(root, PATH),
         "os.open+read+close": plain,
         "open().read()": builtin,
         "realpath, then open": resolve_first,
-        "carrel without openat2": lambda: files.read(walking, PATH),
+        "workstead without openat2": lambda: files.read(walking, PATH),
     }
     return Row(f"read 2 kB at depth 5, {where}", arms, aim=aim, rounds=25, inner=1000, hold=hold)
 
@@ -152,7 +152,7 @@ def _write(top: str) -> Row:
             yield
 
     arms: dict[str, Callable[[], object]] = {
-        "carrel, with digests before and after": lambda: files.write(root, "a/b/ours.txt", data),
+        "workstead, with digests before and after": lambda: files.write(root, "a/b/ours.txt", data),
         "temporary file + os.replace, both synced": raw,
     }
     return Row("write 2 kB over a file", arms, rounds=25, inner=10, hold=hold)
@@ -177,14 +177,14 @@ def _trees(top: str, count: int, rounds: int) -> Iterator[Row]:
             yield
 
     listing: dict[str, Callable[[], object]] = {
-        "carrel": lambda: walk.tree(root),
-        "carrel, as JSON text": lambda: sum(map(len, walk.tree_json(root))),
+        "workstead": lambda: walk.tree(root),
+        "workstead, as JSON text": lambda: sum(map(len, walk.tree_json(root))),
         "find": lambda: subprocess.run(["find", top], check=True, stdout=subprocess.DEVNULL),
         "recursion of the seed": lambda: _seed_tree(top),
     }
     yield Row(f"tree of {count:,} entries", listing, rounds=rounds, hold=hold)
     measuring: dict[str, Callable[[], object]] = {
-        "carrel": lambda: walk.usage(root),
+        "workstead": lambda: walk.usage(root),
         "du -s": lambda: subprocess.run(["du", "-s", top], check=True, stdout=subprocess.DEVNULL),
     }
     yield Row(f"usage of {count:,} entries", measuring, rounds=rounds, hold=hold)
@@ -233,5 +233,5 @@ def _remove(top: str) -> Row:
         _plant(f"{top}/planted", 5_000)
         os.rename(f"{top}/planted", f"{top}/planted-{len(os.listdir(top))}")
 
-    arms: dict[str, Callable[[], object]] = {"carrel": ours, "shutil.rmtree": rmtree, "make the tree only": neither}
+    arms: dict[str, Callable[[], object]] = {"workstead": ours, "shutil.rmtree": rmtree, "make the tree only": neither}
     return Row("make and delete a tree of 5,000 entries", arms, rounds=5, hold=hold)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from harness import Row
 
-import carrel
-from carrel.local import Local
-from carrel.model.event import Caller, WorkspaceCleanup, WorkspaceCreated, WorkspaceCreating, WorkspaceDestroying
-from carrel.store import open_log
-from carrel.system import durable
+import workstead
+from workstead.local import Local
+from workstead.model.event import Caller, WorkspaceCleanup, WorkspaceCreated, WorkspaceCreating, WorkspaceDestroying
+from workstead.store import open_log
+from workstead.system import durable
 
 AW = str(Path(__file__).parent.parent / "aw")
 PYTHON = sys.executable
@@ -42,7 +42,7 @@ def _database(path: str) -> sqlite3.Connection:
 
 
 def _create_and_destroy(scratch: str) -> Row:
-    workspaces = carrel.open(f"{scratch}/lifecycle")
+    workspaces = workstead.open(f"{scratch}/lifecycle")
 
     def ours() -> None:
         desk = workspaces.create(task="bench", agent=str(next(COUNT)))
@@ -76,7 +76,7 @@ def _create_and_destroy(scratch: str) -> Row:
         durable.sync_names(f"{base}/trash", f"{base}/task")
         _insert(database, "workspace_cleanup")
 
-    return Row("create + destroy, in process", {"carrel": ours, "raw calls": raw}, aim="<= 3x", rounds=40, inner=5)
+    return Row("create + destroy, in process", {"workstead": ours, "raw calls": raw}, aim="<= 3x", rounds=40, inner=5)
 
 
 def _insert(database: sqlite3.Connection, kind: str) -> None:
@@ -96,14 +96,14 @@ def _processes(scratch: str) -> Iterator[Row]:
 
     yield Row(
         "aw create, as a process",
-        {"carrel": lambda: run(AW, "create", "--id", f"bench/{next(COUNT)}"), "python -c pass": python},
+        {"workstead": lambda: run(AW, "create", "--id", f"bench/{next(COUNT)}"), "python -c pass": python},
         aim="<= 4x",
         rounds=25,
     )
     run(AW, "create", "--id", "few/a")
     yield Row(
         "aw list, as a process",
-        {"carrel": lambda: run(AW, "list", "--task-id", "few"), "python -c pass": python},
+        {"workstead": lambda: run(AW, "list", "--task-id", "few"), "python -c pass": python},
         aim="<= 4x",
         rounds=25,
     )
@@ -119,7 +119,7 @@ def _append(scratch: str) -> Row:
 
     return Row(
         "append one event, durable, with view and hash chain",
-        {"carrel": ours, "bare sqlite3 insert": lambda: _insert(database, "workspace_creating")},
+        {"workstead": ours, "bare sqlite3 insert": lambda: _insert(database, "workspace_creating")},
         rounds=40,
         inner=10,
     )
@@ -143,13 +143,13 @@ def _fill(workspaces: Local, count: int) -> None:
 
 
 def _many_workspaces(scratch: str) -> Iterator[Row]:
-    few, many = carrel.open(f"{scratch}/few"), carrel.open(f"{scratch}/many")
+    few, many = workstead.open(f"{scratch}/few"), workstead.open(f"{scratch}/many")
     _fill(few, 10)
     _fill(many, 10_000)
     yield Row(
         "create with 10,000 workspaces existing",
         {
-            "carrel": lambda: many.create(task="new", agent=str(next(COUNT))),
+            "workstead": lambda: many.create(task="new", agent=str(next(COUNT))),
             "with 10 existing": lambda: few.create(task="new", agent=str(next(COUNT))),
         },
         aim="flat: 1x",
@@ -158,7 +158,7 @@ def _many_workspaces(scratch: str) -> Iterator[Row]:
     )
     yield Row(
         "list one task of 10,000 workspaces",
-        {"carrel": lambda: many.list("task0"), "of 10 workspaces": lambda: few.list("task0")},
+        {"workstead": lambda: many.list("task0"), "of 10 workspaces": lambda: few.list("task0")},
         aim="flat: 1x",
         rounds=30,
         inner=20,
@@ -166,7 +166,7 @@ def _many_workspaces(scratch: str) -> Iterator[Row]:
     paths = [desk.path for desk in many.list()]
     yield Row(
         "list all 10,000 workspaces",
-        {"carrel": many.list, "stat each directory": lambda: [os.stat(path) for path in paths]},
+        {"workstead": many.list, "stat each directory": lambda: [os.stat(path) for path in paths]},
         rounds=10,
     )
 
@@ -188,7 +188,7 @@ def _many_events(scratch: str, count: int = 1_000_000) -> Iterator[Row]:
 
     yield Row(
         f"verify and fold {count:,} events",
-        {"carrel": lambda: open_log(path).verify().check(), "only read and decode them": bare},
+        {"workstead": lambda: open_log(path).verify().check(), "only read and decode them": bare},
         aim="seconds",
         rounds=2,
     )
@@ -199,7 +199,7 @@ def _many_events(scratch: str, count: int = 1_000_000) -> Iterator[Row]:
         opened.find_all("workspace", task="task7", live_only=True)
         opened.close()
 
-    yield Row(f"open the state of {count:,} events from views", {"carrel": open_state}, aim="< 50 ms", rounds=10)
+    yield Row(f"open the state of {count:,} events from views", {"workstead": open_state}, aim="< 50 ms", rounds=10)
 
 
 def _life(uid: str) -> list[WorkspaceCreating | WorkspaceCreated | WorkspaceDestroying | WorkspaceCleanup]:

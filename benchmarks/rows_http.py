@@ -19,13 +19,13 @@ from pathlib import Path
 
 from harness import Row
 
-import carrel
+import workstead
 
 CONNECTIONS, EACH = 4, 25
 CLIENTS = 1000
 BODY = os.urandom(4096)
 COUNT = itertools.count()
-OURS = "from carrel.cli import command; command()"
+OURS = "from workstead.cli import command; command()"
 Requests = Callable[[], list[bytes]]
 BARE = Path(__file__).with_name("bare_server.py")
 
@@ -33,7 +33,7 @@ BARE = Path(__file__).with_name("bare_server.py")
 def rows(scratch: str) -> Iterator[Row]:
     os.makedirs(f"{scratch}/bare")
     with _ours(f"{scratch}/home") as (ours, token), _bare(f"{scratch}/bare") as bare:
-        workspaces = carrel.open(f"{scratch}/home")
+        workspaces = workstead.open(f"{scratch}/home")
         for number in range(20):
             workspaces.create(id=f"t/{number}")
             os.mkdir(f"{scratch}/bare/{number}")
@@ -131,7 +131,7 @@ def _made_bare(head: str) -> Requests:
     return requests
 
 
-def _events(workspaces: carrel.local.Local, port: int, token: str) -> Row:
+def _events(workspaces: workstead.local.Local, port: int, token: str) -> Row:
     """From the append in this process until every client has it, against handing the same bytes to as many sockets."""
     listeners: list[socket.socket] = []
     pairs = [socket.socketpair() for _ in range(CLIENTS // 4)]  # a quarter: each takes two descriptors

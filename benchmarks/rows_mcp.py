@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from harness import Row
 from mcp_client import ToolServer, reference_server
 
-import carrel
+import workstead
 
 TEXT = "x" * 4000
 
@@ -20,11 +20,11 @@ def rows(scratch: str) -> Iterator[Row]:
     """A mix of what an agent does all day, then each of it alone."""
     os.makedirs(scratch)
     home, raw = f"{scratch}/home", f"{scratch}/raw"
-    with carrel.open(home) as workspaces:
+    with workstead.open(home) as workspaces:
         desk = workspaces.create(id="bench/a", config={"policy": "trusting"})
         _fill(f"{desk.path}/work")
     _fill(f"{raw}/work")
-    program = "from carrel.cli import command; command()"
+    program = "from workstead.cli import command; command()"
     ours = ToolServer([sys.executable, "-I", "-c", program, "mcp", "--id", "bench/a", "--home", home])
     servers = {"ours": ours}
     if shutil.which("npm"):

@@ -12,10 +12,10 @@ from contextlib import contextmanager, suppress
 
 from harness import Row
 
-import carrel
-from carrel.errors import ApprovalRequired
-from carrel.local import Local
-from carrel.model.policy import AGENT, Rule, decide, parse_policy
+import workstead
+from workstead.errors import ApprovalRequired
+from workstead.local import Local
+from workstead.model.policy import AGENT, Rule, decide, parse_policy
 
 COUNT = itertools.count()
 DESK = "bench/a"
@@ -37,14 +37,14 @@ def _decide() -> Row:
     patterns = [f"work/vendor-{number}/*.py" for number in range(20)]
     path = "work/src/package/module/deep/file.py"
     arms: dict[str, Callable[[], object]] = {
-        "carrel": lambda: decide(policy, AGENT, "write", path, size=100),
+        "workstead": lambda: decide(policy, AGENT, "write", path, size=100),
         "20 fnmatch patterns": lambda: [fnmatch.fnmatchcase(path, pattern) for pattern in patterns],
     }
     return Row("judge a path by 20 rules", arms, "a tenth of a millisecond", rounds=30, inner=200)
 
 
 def _desk(top: str, policy: str = "careful") -> tuple[Local, Local]:
-    owner = carrel.open(f"{top}/home")
+    owner = workstead.open(f"{top}/home")
     owner.create(id=DESK, config={"policy": policy})
     return owner, owner.acting_as("bot", agent_of=DESK)
 
@@ -84,7 +84,7 @@ def _answer(top: str) -> Row:
     children: list[int] = []
 
     def decider() -> None:
-        with carrel.open(f"{top}/home") as other:
+        with workstead.open(f"{top}/home") as other:
             for event in other.follow(types=["approval_requested"]):
                 other.approve(str(event.event_data["approval_id"]))
 
@@ -116,7 +116,7 @@ def _answer(top: str) -> Row:
     os.makedirs(top, exist_ok=True)
     database = _database(f"{top}/raw.db")
     arms: dict[str, Callable[[], object]] = {
-        "carrel: asked, previewed, granted elsewhere, kept before, written": lambda: agent.write_file(
+        "workstead: asked, previewed, granted elsewhere, kept before, written": lambda: agent.write_file(
             DESK, "work/a", f"{next(COUNT)}\n"
         ),
         "a pipe there and back, 3 durable sqlite3 inserts": raw,
@@ -132,7 +132,7 @@ def _list(top: str) -> Row:
             agent.write_file(DESK, "work/a", f"{number}\n")
     first = owner.approvals()[0].id
     arms: dict[str, Callable[[], object]] = {
-        "carrel: list them": owner.approvals,
+        "workstead: list them": owner.approvals,
         "find one by its id": lambda: owner.get_approval(first),
     }
     return Row("1,000 open approvals", arms, rounds=15)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from harness import Row
 
-import carrel
-from carrel.local import Local
-from carrel.model.workspace import Workspace
-from carrel.settings import Settings, load_settings
-from carrel.verbs.quota import Room
+import workstead
+from workstead.local import Local
+from workstead.model.workspace import Workspace
+from workstead.settings import Settings, load_settings
+from workstead.verbs.quota import Room
 
 WRITES = """
 import os
@@ -35,7 +35,7 @@ def rows(scratch: str) -> Iterator[Row]:
 def _gate(scratch: str, settings: Settings) -> Iterator[Row]:
     """The whole of the question, for a file of 2 kB: three looks, two locks, one small record."""
     for files in (10, 20_000):
-        workspaces = carrel.open(f"{scratch}/gate-{files}", settings=settings)
+        workspaces = workstead.open(f"{scratch}/gate-{files}", settings=settings)
         desk = workspaces.create(id="bench/a")
         for number in range(files):
             Path(desk.path, "work", str(number)).touch()
@@ -57,7 +57,7 @@ def _run(scratch: str, limited: Settings, free: Settings) -> Row:
     """A run that writes 130 MB over and over, with and without a limit that it does not reach."""
     arms = {}
     for name, settings in (("metered", limited), ("no limit", free)):
-        workspaces = carrel.open(f"{scratch}/run-{name}", settings=settings)
+        workspaces = workstead.open(f"{scratch}/run-{name}", settings=settings)
         workspaces.create(id="bench/a")
 
         def run(workspaces: Local = workspaces) -> None:
@@ -75,7 +75,7 @@ def _usage(scratch: str, settings: Settings) -> Iterator[Row]:
         path = origin / str(number // 100) / str(number)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x")
-    workspaces = carrel.open(f"{scratch}/usage", settings=settings)
+    workspaces = workstead.open(f"{scratch}/usage", settings=settings)
     paths = []
     for number in range(50):
         desk = workspaces.create(f"overlay:{origin}", id=f"bench/{number}")

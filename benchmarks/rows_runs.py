@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 
 from harness import Row
 
-from carrel.model.enforcement import CAREFUL_LIMITS, Enforcement, Limits
-from carrel.sandboxes import Confinement, driver
-from carrel.system import box, control, process, supervisor
-from carrel.system.supervisor import Hooks, Order
+from workstead.model.enforcement import CAREFUL_LIMITS, Enforcement, Limits
+from workstead.sandboxes import Confinement, driver
+from workstead.system import box, control, process, supervisor
+from workstead.system.supervisor import Hooks, Order
 
 TRUE = "/usr/bin/true"
 CAREFUL = CAREFUL_LIMITS.replace(wall_seconds=60, needs_cgroup=os.geteuid() == 0)
@@ -48,14 +48,14 @@ def rows(scratch: str) -> Iterator[Row]:
 
 def _whole(scratch: str, peers: dict[str, Callable[[], None]]) -> Iterator[Row]:
     """What a user waits for: workspace, log, snapshots before and after, supervisor and sandbox included."""
-    import carrel
-    from carrel.settings import load_settings
+    import workstead
+    from workstead.settings import load_settings
 
     home = f"{scratch}/home"
     aw = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "aw")
     environment = {"PATH": os.environ["PATH"], "HOME": scratch, "AW_HOME": home}
     settings = load_settings({"HOME": scratch}, scratch)
-    with carrel.open(home, settings=settings) as workspaces:
+    with workstead.open(home, settings=settings) as workspaces:
         workspaces.create(id="t/a")
         workspaces.create(id="t/kept")
 

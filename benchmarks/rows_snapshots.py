@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 
 from harness import Row, Sizes
 
-from carrel.model.snapshot import Overlay, Place, Stack, layer_root
-from carrel.snapshots.diff import diff, write_patch
-from carrel.snapshots.objects import Store
-from carrel.snapshots.restore import restore
-from carrel.snapshots.take import look, take
-from carrel.snapshots.trees import Tree
+from workstead.model.snapshot import Overlay, Place, Stack, layer_root
+from workstead.snapshots.diff import diff, write_patch
+from workstead.snapshots.objects import Store
+from workstead.snapshots.restore import restore
+from workstead.snapshots.take import look, take
+from workstead.snapshots.trees import Tree
 
 ENVIRONMENT = {
     "PATH": os.environ.get("PATH", "/usr/bin:/bin"),

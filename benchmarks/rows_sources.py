@@ -12,10 +12,10 @@ from itertools import count
 
 from harness import Row
 
-from carrel import sources
-from carrel.model.source import Filled, FillOptions, Place, parse
-from carrel.sources.fork import fork
-from carrel.system import layers, mounts
+from workstead import sources
+from workstead.model.source import Filled, FillOptions, Place, parse
+from workstead.sources.fork import fork
+from workstead.system import layers, mounts
 
 GIT = {
     "PATH": os.environ["PATH"],
@@ -46,11 +46,11 @@ class Shop:
 
     def place(self) -> Place:
         uid = f"u{next(self.number)}"
-        carrel = f"{self.workspaces}/.carrel"
-        os.makedirs(f"{carrel}/staging/{uid}/work")
+        private = f"{self.workspaces}/.carrel"
+        os.makedirs(f"{private}/staging/{uid}/work")
         root = f"{self.workspaces}/{uid}"
         return Place(
-            uid=uid, root=root, layers=f"{carrel}/layers/{uid}", cache=f"{self.scratch}/cache", owner=self.owner
+            uid=uid, root=root, layers=f"{private}/layers/{uid}", cache=f"{self.scratch}/cache", owner=self.owner
         )
 
     def create(self, spec: str) -> tuple[Filled, Place]:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 
 from harness import Row
 
-import carrel
-from carrel.local import Local
-from carrel.sandboxes import vm
-from carrel.settings import load_settings
-from carrel.system import process
-from carrel.system.vm import kvm, machines, prepare
-from carrel.verbs import run as running
+import workstead
+from workstead.local import Local
+from workstead.sandboxes import vm
+from workstead.settings import load_settings
+from workstead.system import process
+from workstead.system.vm import kvm, machines, prepare
+from workstead.verbs import run as running
 
 WRITE = "dd if=/dev/zero of=big bs=1M count=200 conv=fsync status=none"
 READ = "cat big > /dev/null"
@@ -28,7 +28,7 @@ def rows(scratch: str) -> Iterator[Row]:
     uid = settings.sandbox.uid
     home = f"{scratch}/home"
     kind = "vm/kvm" if kvm.ask(f"{home}/cache/guest", uid).works else "vm/tcg"
-    with carrel.open(home, settings=settings) as workspaces:
+    with workstead.open(home, settings=settings) as workspaces:
         asked = running.machines_of(workspaces._home, "", kind)
         ready = vm.make_ready(asked, uid, lambda text: print(f"      ({text})") if text else None)
         try:

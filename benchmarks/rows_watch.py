@@ -14,16 +14,16 @@ from harness import Row
 from watchdog.events import FileSystemEventHandler
 from watchdog.observers import Observer
 
-import carrel
-from carrel.local import Local
-from carrel.system.inotify import Inotify
+import workstead
+from workstead.local import Local
+from workstead.system.inotify import Inotify
 
 COUNT = itertools.count()
 
 
 def rows(scratch: str) -> Iterator[Row]:
     os.makedirs(scratch)
-    workspaces = carrel.open(f"{scratch}/home")
+    workspaces = workstead.open(f"{scratch}/home")
     yield from _latency(workspaces, scratch)
     for count in (5_000, 50_000):
         yield from _start(workspaces, scratch, count)
@@ -99,11 +99,11 @@ def _latency(workspaces: Local, scratch: str) -> Iterator[Row]:
     dog = _Watchdog(f"{scratch}/dog")
     yield Row(
         "from a write to its report, without debounce",
-        {"carrel": quick.once, "raw inotify": raw.once, "watchdog": dog.once},
+        {"workstead": quick.once, "raw inotify": raw.once, "watchdog": dog.once},
         rounds=40,
     )
     usual, files = _Desk(workspaces, None), _Watchfiles(f"{scratch}/files")
-    yield Row("from a write to its report, as it comes", {"carrel, 100 ms": usual.once, "watchfiles": files.once})
+    yield Row("from a write to its report, as it comes", {"workstead, 100 ms": usual.once, "watchfiles": files.once})
     dog.observer.stop()
     for each in (quick, usual):
         each.watch.close()
@@ -123,10 +123,10 @@ def _start(workspaces: Local, scratch: str, count: int) -> Iterator[Row]:
 
         return start
 
-    arms: dict[str, Callable[[], object]] = {"carrel, a view": ours(view.id, whole=True)}
+    arms: dict[str, Callable[[], object]] = {"workstead, a view": ours(view.id, whole=True)}
     place = workspaces.create(f"folder:{origin}", task="start", agent=f"folder{count}")
-    arms["carrel, in place, until it reports"] = ours(place.id, whole=False)
-    arms["carrel, in place, all read"] = ours(place.id, whole=True)
+    arms["workstead, in place, until it reports"] = ours(place.id, whole=False)
+    arms["workstead, in place, all read"] = ours(place.id, whole=True)
     arms["raw inotify"] = lambda: _walk(origin)
     arms["watchdog"] = lambda: _observe(origin)
     arms["watchfiles"] = lambda: _begin(origin)

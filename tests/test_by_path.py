@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).resolve().parents[1] / "src" / "carrel"
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "workstead"
 TABLE = Path(__file__).with_name("by_path.toml")
 
 OF_OS = """access chdir chmod chown chroot getxattr lchown link listdir listxattr lstat makedirs mkdir mkfifo mknod open
@@ -36,7 +36,7 @@ BY_PATH = {
     "sqlite3.connect",
     *(f"os.{name}" for name in OF_OS.split()),
     *(f"os.path.{name}" for name in OF_PATH.split()),
-    *(f"carrel.system.libc.libc.{name}" for name in OF_LIBC.split()),
+    *(f"workstead.system.libc.libc.{name}" for name in OF_LIBC.split()),
 }
 MODULES = ("glob.", "pathlib.", "shutil.", "tempfile.", "zipfile.")  # every function of theirs
 HARMLESS = {"shutil.get_terminal_size", "shutil.which", "shutil.copyfileobj"}
@@ -342,7 +342,7 @@ def found() -> dict[str, set[str]]:
 
 def module_of(path: str) -> str:
     """The dotted name of a module."""
-    return "carrel." + path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return "workstead." + path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 @cache
@@ -424,10 +424,10 @@ def test_no_reason_stands_for_something_that_is_gone() -> None:
         ("import shutil as s\ndef f(a: str, b: str): s.copytree(a, b)", True),
         ("from pathlib import Path\ndef f(x: str): Path(x).read_text()", True),
         ("def f(paths: list[str]): return list(map(os.stat, paths))", True),
-        ("from carrel.system.copying import copy_tree\ndef f(a: str): copy_tree(a, a)", True),  # passes a path on
-        ("from carrel.system.copying import copy_tree\ndef f(a: int): copy_tree(a, '')", False),
+        ("from workstead.system.copying import copy_tree\ndef f(a: str): copy_tree(a, a)", True),  # passes a path on
+        ("from workstead.system.copying import copy_tree\ndef f(a: int): copy_tree(a, '')", False),
         ("def f(a: str): os.getpid()", False),
     ],
 )
 def test_a_call_by_path_is_told_from_one_by_descriptor(code: str, is_by_path: bool) -> None:
-    assert bool(Scan("carrel.example", ast.parse(f"import os\n{code}\n"), passed_on()).found) == is_by_path
+    assert bool(Scan("workstead.example", ast.parse(f"import os\n{code}\n"), passed_on()).found) == is_by_path

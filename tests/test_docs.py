@@ -34,7 +34,7 @@ def test_every_link_in_the_docs_leads_somewhere() -> None:
 
 
 def test_every_command_in_the_docs_exists() -> None:
-    from carrel.cli import COMMANDS
+    from workstead.cli import COMMANDS
 
     for page in _pages():
         for block in re.findall(r"```(?:sh|console)\n(.*?)```", page.read_text(), re.S):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "carrel"
+SOURCE = Path(__file__).parent.parent / "src" / "workstead"
 
 # Each part of the house, and what it may import. What is not named here may be imported by nobody but itself.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -29,20 +29,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "local": {"errors", "model", "home", "settings", "store", "verbs", "workspaces"},
     "runner": {"errors", "model", "home", "settings", "store", "verbs"},
     "answers": {"archives", "model", "snapshots", "store", "system", "verbs"},
-    "carrel": {"errors", "model", "home", "local", "remote", "settings", "verbs", "workspaces"},
+    "workstead": {"errors", "model", "home", "local", "remote", "settings", "verbs", "workspaces"},
     "remote": {"answers", "errors", "model"},
-    "calls": {"errors", "model", "carrel", "settings"},
-    "server": {"answers", "calls", "errors", "model", "carrel", "settings"},
+    "calls": {"errors", "model", "workstead", "settings"},
+    "server": {"answers", "calls", "errors", "model", "workstead", "settings"},
     "page": {"errors", "model", "server"},
-    "mcp": {"errors", "model", "carrel", "server"},
-    "cli": {"errors", "model", "carrel", "settings", "server", "page", "mcp"},
+    "mcp": {"errors", "model", "workstead", "server"},
+    "cli": {"errors", "model", "workstead", "settings", "server", "page", "mcp"},
 }
 
 
 def part_of(path: Path) -> str:
     relative = path.relative_to(SOURCE)
     first = relative.parts[0].removesuffix(".py")
-    return "carrel" if first == "__init__" else first
+    return "workstead" if first == "__init__" else first
 
 
 def imports_of(path: Path) -> Iterator[tuple[str, int]]:
@@ -58,10 +58,12 @@ def imports_of(path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         if id(node) in hidden:
             continue
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "carrel":
-            modules = [node.module] if node.module != "carrel" else [f"carrel.{alias.name}" for alias in node.names]
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "workstead":
+            modules = (
+                [node.module] if node.module != "workstead" else [f"workstead.{alias.name}" for alias in node.names]
+            )
         elif isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names if alias.name.split(".")[0] == "carrel"]
+            modules = [alias.name for alias in node.names if alias.name.split(".")[0] == "workstead"]
         else:
             continue
         for module in modules:
@@ -69,7 +71,7 @@ def imports_of(path: Path) -> Iterator[tuple[str, int]]:
             name = parts[1] if len(parts) > 1 and (SOURCE / parts[1]).exists() else None
             if len(parts) > 1 and (SOURCE / f"{parts[1]}.py").exists():
                 name = parts[1]
-            yield name or "carrel", node.lineno
+            yield name or "workstead", node.lineno
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
@@ -83,7 +85,7 @@ def test_imports_point_downwards(path: Path) -> None:
 
 def test_the_map_notices_an_import_that_points_upwards(tmp_path: Path) -> None:
     file = tmp_path / "bad.py"
-    file.write_text("def f():\n    from carrel.verbs import create\n")
+    file.write_text("def f():\n    from workstead.verbs import create\n")
     assert [name for name, _ in imports_of(file)] == ["verbs"]
     assert "verbs" not in MAY_IMPORT["system"]
 
@@ -129,7 +131,7 @@ HEAVY = (
 def test_hot_commands_import_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
     """Start-up is most of what these cost."""
     script = (
-        "import sys; from carrel.cli import main\n"
+        "import sys; from workstead.cli import main\n"
         "assert main(['create', '--id', 't/b', '--home', sys.argv[1]]) == 0\n"
         "assert main([*sys.argv[2:], '--home', sys.argv[1]]) == 0\n"
         "print(*sorted(sys.modules), file=sys.stderr)"
@@ -141,5 +143,5 @@ def test_hot_commands_import_nothing_heavy(arguments: list[str], tmp_path: Path)
         check=True,
     )
     loaded = set(done.stderr.split())
-    assert "carrel.cli" in loaded
+    assert "workstead.cli" in loaded
     assert loaded.isdisjoint(HEAVY), sorted(loaded & set(HEAVY))

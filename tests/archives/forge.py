@@ -12,12 +12,12 @@ from typing import Any
 
 from backports import zstd
 
-from carrel.archives import headers
-from carrel.archives.headers import FILE, FOLDER, LINK, Member
-from carrel.archives.read import Nowhere, Reader
-from carrel.archives.trees import Caps
-from carrel.archives.write import manifest_line
-from carrel.errors import CarrelError
+from workstead.archives import headers
+from workstead.archives.headers import FILE, FOLDER, LINK, Member
+from workstead.archives.read import Nowhere, Reader
+from workstead.archives.trees import Caps
+from workstead.archives.write import manifest_line
+from workstead.errors import WorksteadError
 
 Part = tuple[bytes, bytes, bytes]  # header, content, line of the manifest
 
@@ -73,7 +73,7 @@ def _state_of(raw: bytes) -> str:
         _Prying([zstd.compress(raw)], Caps(max_ratio=1 << 40), Nowhere()).read()
     except _Found as found:
         return str(found.args[0])
-    except CarrelError:
+    except WorksteadError:
         pass  # nobody comes so far
     return ""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.archives.borrowed import point_to
+from workstead.archives.borrowed import point_to
 
 OLD, NEW = b"/old/objects\n", b"/new/objects\n"
 

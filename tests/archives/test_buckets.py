@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import carrel
+import workstead
 from archives.bucket_server import BUCKET, bucket_server
-from carrel.errors import (
+from workstead.errors import (
     ArchiveDamaged,
     ArchiveNotFound,
     BucketUnavailable,
@@ -20,8 +20,8 @@ from carrel.errors import (
     PermissionDenied,
     ToolMissing,
 )
-from carrel.local import Local
-from carrel.settings import Settings
+from workstead.local import Local
+from workstead.settings import Settings
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_an_archive_goes_to_a_bucket_and_comes_back(
     assert done.path == target
     assert done.bytes > size
     assert workspaces.verify_archive(target).digest == done.digest
-    with carrel.open(str(tmp_path / "elsewhere"), settings=settings) as elsewhere:
+    with workstead.open(str(tmp_path / "elsewhere"), settings=settings) as elsewhere:
         back = elsewhere.create(f"archive:{target}", id="new/a")
         assert back.source == f"archive:{target}"
         assert Path(back.path, "work", "large").read_bytes() == content
@@ -142,4 +142,4 @@ def test_without_the_package_it_is_said_what_is_missing(
     ):
         with pytest.raises(ToolMissing) as caught:
             act()
-        assert "carrel[s3]" in caught.value.hint
+        assert "workstead[s3]" in caught.value.hint

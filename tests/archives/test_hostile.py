@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-import carrel
+import workstead
 from archives.forge import Forge, folder, foreign, link, patched, plain
-from carrel.archives import headers
-from carrel.archives.read import Nowhere, Reader
-from carrel.archives.trees import Caps
-from carrel.errors import ArchiveTooLarge, CarrelError
-from carrel.local import Local
-from carrel.settings import Settings
-from carrel.snapshots.entries import DIR, FILE, LINK, NO_DIGEST, WHITEOUT, Entry, encode_entry, encode_tree, flags
 from situations import check_whole, names_in
+from workstead.archives import headers
+from workstead.archives.read import Nowhere, Reader
+from workstead.archives.trees import Caps
+from workstead.errors import ArchiveTooLarge, WorksteadError
+from workstead.local import Local
+from workstead.settings import Settings
+from workstead.snapshots.entries import DIR, FILE, LINK, NO_DIGEST, WHITEOUT, Entry, encode_entry, encode_tree, flags
 
 Change = Callable[[Forge], None]
 SECRET = "not yours"
@@ -330,14 +330,14 @@ HOSTILE: dict[str, tuple[Change, str]] = {
 
 def refused(elsewhere: Local, path: Path) -> str:
     """Try it through every way in; all of them say the same."""
-    with pytest.raises(CarrelError) as caught:
+    with pytest.raises(WorksteadError) as caught:
         elsewhere.create(f"archive:{path}", id="new/a")
     return caught.value.code
 
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, settings: Settings) -> Local:
-    return carrel.open(str(tmp_path / "elsewhere"), settings=settings)
+    return workstead.open(str(tmp_path / "elsewhere"), settings=settings)
 
 
 def check_nothing_happened(elsewhere: Local, tmp_path: Path) -> None:
@@ -367,7 +367,7 @@ def test_a_hostile_archive_is_refused_and_leaves_nothing(
         check_nothing_happened(elsewhere, tmp_path)
         if code != "symlink_outside_workspace":  # which verifying only names
             if name != "a state at no time":  # nor does it make anything of the states
-                with pytest.raises(CarrelError) as caught:
+                with pytest.raises(WorksteadError) as caught:
                     elsewhere.verify_archive(str(path))
                 assert caught.value.code == code
         else:
@@ -479,7 +479,7 @@ def test_members_and_bytes_are_counted_while_reading(honest: str) -> None:
 
     read()
     for caps in ({"max_files": 5}, {"max_bytes": 9000}, {"max_depth": 1}):
-        with pytest.raises(CarrelError) as caught:
+        with pytest.raises(WorksteadError) as caught:
             read(**caps)
         assert caught.value.code == "archive_too_large"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from carrel.cli import main
+from workstead.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = str(ROOT / "aw")

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from carrel.cli import COMMANDS, main
 from situations import names_in, tree_of
+from workstead.cli import COMMANDS, main
 
 from .aw_command import PROGRAM, Answer, Aw, program
 

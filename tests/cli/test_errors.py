@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.cli import main
-from carrel.errors import BY_CODE
-from carrel.home import Home
-from carrel.settings import Settings
+import workstead
 from needs import need_root
 from situations import NOBODY, directories_of, fork, names_in, remount, tiny_disk, wait
 from waiting import wait_until
+from workstead.cli import main
+from workstead.errors import BY_CODE
+from workstead.home import Home
+from workstead.settings import Settings
 
 from .aw_command import Answer, Aw, program
 
@@ -199,7 +199,7 @@ def test_workspace_busy(
     monkeypatch.setitem(Home.hold.__wrapped__.__kwdefaults__, "wait_seconds", 0.05)  # type: ignore[attr-defined]
 
     def hold() -> None:
-        with carrel.open(aw.home, settings=settings)._home.hold("t/a"):
+        with workstead.open(aw.home, settings=settings)._home.hold("t/a"):
             (tmp_path / "held").touch()
             time.sleep(60)
 
@@ -221,7 +221,7 @@ def test_workspace_busy(
 def a_public_place() -> Iterator[Path]:
     """A directory that every user can reach."""
     need_root()
-    place = Path(tempfile.mkdtemp(prefix="carrel-"))
+    place = Path(tempfile.mkdtemp(prefix="workstead-"))
     place.chmod(0o755)
     yield place
     shutil.rmtree(place)
@@ -418,13 +418,13 @@ def test_store_unavailable(aw: Aw, a_workspace: str, monkeypatch: pytest.MonkeyP
 
 
 def test_a_bug_looks_like_one(aw: Aw, monkeypatch: pytest.MonkeyPatch) -> None:
-    from carrel.local import Local
+    from workstead.local import Local
 
     monkeypatch.setattr(Local, "list", lambda *_, **__: 1 / 0)
     answer = aw("list")
     assert answer.code == 1
     assert "ZeroDivisionError" in answer.err
-    assert "this is a bug in Carrel" in answer.err
+    assert "this is a bug in Workstead" in answer.err
 
 
 def test_an_interrupted_command_leaves_nothing(home_path: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.cli import main
+from workstead.cli import main
 
 
 class Desk:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import ApprovalRequired
-from carrel.local import Local
-from carrel.settings import Settings
+import workstead
+from workstead.errors import ApprovalRequired
+from workstead.local import Local
+from workstead.settings import Settings
 
 from .aw_command import PROGRAM, Aw, program
 
@@ -170,7 +170,7 @@ def test_a_caller_that_waits_is_woken_by_the_program(
     import threading
 
     def work() -> None:
-        with carrel.open(home_path, settings=settings, actor_id="bot", agent_of="fix/a", wait_seconds=60) as waiting:
+        with workstead.open(home_path, settings=settings, actor_id="bot", agent_of="fix/a", wait_seconds=60) as waiting:
             waiting.delete_file("fix/a", "work/a.py")
 
     thread = threading.Thread(target=work)

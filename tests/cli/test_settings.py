@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import InvalidConfig
-from carrel.settings import SECTIONS, Settings, load_settings
+from workstead.errors import InvalidConfig
+from workstead.settings import SECTIONS, Settings, load_settings
 
 from .aw_command import Aw
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.settings import Settings
+import workstead
 from origins import make_desk, make_origin, read, write
+from workstead.settings import Settings
 
 from .aw_command import PROGRAM, Aw
 
@@ -28,7 +28,7 @@ def origin(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def work(home_path: str, settings: Settings, origin: Path) -> Path:
-    with carrel.open(home_path, settings=settings) as workspaces:
+    with workstead.open(home_path, settings=settings) as workspaces:
         return Path(make_desk(workspaces, origin).path, "work")
 
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-import carrel
-import carrel.workspaces
-from carrel import errors
-from carrel.local import Local
-from carrel.model.edit import Edit
-from carrel.settings import Settings
+import workstead
+import workstead.workspaces
+from workstead import errors
+from workstead.local import Local
+from workstead.model.edit import Edit
+from workstead.settings import Settings
 
 LARGE = 65 << 20  # bytes; beyond what is read for a digest
 
@@ -32,9 +32,9 @@ def desks(request: pytest.FixtureRequest, workspaces: Local, settings: Settings)
     if request.param == "local":
         yield workspaces
         return
-    from carrel.server.serve import Background
+    from workstead.server.serve import Background
 
-    with Background(workspaces, settings) as server, carrel.connect(server.url, workspaces.owner_token()) as remote:
+    with Background(workspaces, settings) as server, workstead.connect(server.url, workspaces.owner_token()) as remote:
         yield remote
 
 
@@ -560,7 +560,7 @@ def test_space_and_health(desks: Any, desk: str) -> None:
 
 def test_a_clone_that_fails_says_so(desks: Any, tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path / "r")], check=True)
-    with pytest.raises(errors.CarrelError) as caught:
+    with pytest.raises(errors.WorksteadError) as caught:
         desks.create("clone:https://127.0.0.1:1/x.git")
     assert caught.value.code in errors.BY_CODE
 
@@ -650,9 +650,9 @@ def test_machines_are_listed_and_ended_where_there_are_none(desks: Any, desk: st
 
 def test_every_verb_is_there_through_every_door() -> None:
     """The type checker compares their signatures, see the end of `remote.py`."""
-    from carrel.remote import Remote
+    from workstead.remote import Remote
 
-    tree = ast.parse(Path(carrel.workspaces.__file__).read_text())
+    tree = ast.parse(Path(workstead.workspaces.__file__).read_text())
     table = next(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Workspaces")
     verbs = {node.name for node in table.body if isinstance(node, ast.FunctionDef)}
     assert len(verbs) > 80
@@ -663,5 +663,5 @@ def test_every_verb_is_there_through_every_door() -> None:
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300, "circle", "nothing"])
 def test_a_folder_that_cannot_be_is_an_error_of_ours(desks: Any, tmp_path: Path, name: str) -> None:
     os.symlink("circle", tmp_path / "circle")
-    with pytest.raises(errors.CarrelError):
+    with pytest.raises(errors.WorksteadError):
         desks.open_folder(f"{tmp_path}/{name}")

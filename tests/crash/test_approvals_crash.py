@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import ApprovalRequired
-from carrel.local import Local
-from carrel.settings import Settings
+import workstead
 from situations import check_after_crash, killed_at_effect
+from workstead.errors import ApprovalRequired
+from workstead.local import Local
+from workstead.settings import Settings
 
 DESK = "fix/a"
 STEP = int(os.environ.get("AW_CRASH_STEP", "2"))  # 1 is every effect
@@ -31,7 +31,7 @@ class Scene:
             workspaces.write_file(DESK, "work/a.py", "one\n")
 
     def open(self, **who: object) -> Local:
-        return carrel.open(self.home, settings=self.settings, **who)  # type: ignore[arg-type]
+        return workstead.open(self.home, settings=self.settings, **who)  # type: ignore[arg-type]
 
     def wish(self) -> str:
         """Try it, and give the question that has to be answered first; "" if it was done."""

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import DiskFull
-from carrel.local import Local
-from carrel.settings import Settings
-from carrel.snapshots.collect import verify
-from carrel.verbs.snapshot import of_workspace
-from carrel.verbs.state import open_store
+import workstead
 from situations import check_after_crash, killed_at_effect, names_in, tiny_disk
+from workstead.errors import DiskFull
+from workstead.local import Local
+from workstead.settings import Settings
+from workstead.snapshots.collect import verify
+from workstead.verbs.snapshot import of_workspace
+from workstead.verbs.state import open_store
 
 STRIDE = int(os.environ.get("AW_CRASH_STRIDE", "1"))  # effects to go on by
 
@@ -26,7 +26,7 @@ STRIDE = int(os.environ.get("AW_CRASH_STRIDE", "1"))  # effects to go on by
 def homes() -> Iterator[Callable[[], str]]:
     """Fresh homes, in memory where there is some."""
     shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else "."
-    top = Path(shared, f"carrel-archive-{os.getpid()}-{os.urandom(4).hex()}").absolute()
+    top = Path(shared, f"workstead-archive-{os.getpid()}-{os.urandom(4).hex()}").absolute()
     top.mkdir()
     numbers = itertools.count()
     yield lambda: str(top / str(next(numbers)))
@@ -53,15 +53,15 @@ def test_a_kill_while_archiving_leaves_a_whole_archive_or_none(homes: Callable[[
     kills = 0
     for number in itertools.count(1, STRIDE):
         home = homes()
-        with carrel.open(home, settings=settings) as workspaces:
+        with workstead.open(home, settings=settings) as workspaces:
             fill(workspaces)
 
         def act(home: str = home) -> None:
-            carrel.open(home, settings=settings).archive("fix/a")
+            workstead.open(home, settings=settings).archive("fix/a")
 
         killed = killed_at_effect(number, act)
         kills += killed
-        with carrel.open(home, settings=settings) as workspaces:
+        with workstead.open(home, settings=settings) as workspaces:
             found = names_in(f"{home}/archives")
             assert len(found) <= 1
             assert killed or len(found) == 1
@@ -84,16 +84,16 @@ def test_a_kill_while_replacing_leaves_the_old_one_or_the_new_one(homes: Callabl
     for number in itertools.count(1, STRIDE):
         home = homes()
         target = f"{home}/one.aw.tar.zst"
-        with carrel.open(home, settings=settings) as workspaces:
+        with workstead.open(home, settings=settings) as workspaces:
             workspaces.create(id="fix/a")
             old = workspaces.archive("fix/a", target).digest
 
         def act(home: str = home, target: str = target) -> None:
-            carrel.open(home, settings=settings).archive("fix/a", target, replace=True)
+            workstead.open(home, settings=settings).archive("fix/a", target, replace=True)
 
         killed = killed_at_effect(number, act)
         kills += killed
-        with carrel.open(home, settings=settings) as workspaces:
+        with workstead.open(home, settings=settings) as workspaces:
             assert killed or workspaces.verify_archive(target).digest != old
             workspaces.verify_archive(target)
         check_after_crash(home, settings)
@@ -107,7 +107,7 @@ def test_a_kill_while_bringing_back_leaves_a_whole_workspace_or_none(
     homes: Callable[[], str], settings: Settings
 ) -> None:
     source = homes()
-    with carrel.open(source, settings=settings) as workspaces:
+    with workstead.open(source, settings=settings) as workspaces:
         fill(workspaces)
         archive = workspaces.archive("fix/a").path
     kills = 0
@@ -115,11 +115,11 @@ def test_a_kill_while_bringing_back_leaves_a_whole_workspace_or_none(
         home = homes()
 
         def act(home: str = home) -> None:
-            carrel.open(home, settings=settings).create(f"archive:{archive}", id="new/a")
+            workstead.open(home, settings=settings).create(f"archive:{archive}", id="new/a")
 
         killed = killed_at_effect(number, act)
         kills += killed
-        with carrel.open(home, settings=settings) as workspaces:
+        with workstead.open(home, settings=settings) as workspaces:
             workspaces.repair()
             assert workspaces.repair() == []
             uids = {each.uid for each in workspaces.list()}
@@ -160,7 +160,7 @@ def test_a_full_disk_while_bringing_back_leaves_no_workspace(
     hungry = settings.replace(storage=settings.storage.replace(min_free_mb=0))
     with tiny_disk(tmp_path / "small", "24m") as disk:
         home = str(disk / "home")
-        with carrel.open(home, settings=hungry) as elsewhere:
+        with workstead.open(home, settings=hungry) as elsewhere:
             with pytest.raises(DiskFull):
                 elsewhere.create(f"archive:{archive}", id="new/a")
             assert elsewhere.list() == []

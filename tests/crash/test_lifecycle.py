@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.local import Local
-from carrel.settings import Settings
+import workstead
 from needs import need, need_program
 from situations import check_after_crash, fork, killed_at_effect, names_in, remove_home, tree_of, wait
+from workstead.local import Local
+from workstead.settings import Settings
 
 LIMITED = {"max_size_mb": 16}
 CONTENT = "work that nobody wants to lose"
@@ -130,7 +130,7 @@ def after_undo(workspaces: Local, done: bool) -> None:
         assert not done
         workspaces.undo()  # takes back the rest
     assert all(holds_its_work(workspaces, id) for id in ("t/a", "t/b"))
-    with pytest.raises(carrel.errors.OperationNotFound):
+    with pytest.raises(workstead.errors.OperationNotFound):
         workspaces.undo()
 
 
@@ -180,7 +180,7 @@ def after_template(workspaces: Local, done: bool) -> None:
     assert found == ["python"] if done else len(found) <= 1
     if not found:
         workspaces.add_template("python", folder="skeleton")
-    with pytest.raises(carrel.errors.TemplateExists):
+    with pytest.raises(workstead.errors.TemplateExists):
         workspaces.add_template("python", folder="skeleton")
     workspaces.remove_template("python")
     assert workspaces.templates() == []
@@ -233,7 +233,7 @@ def _a_skeleton() -> None:
 def homes(tmp_path: Path) -> Iterator[Callable[[], str]]:
     """Fresh homes, in memory where there is some: what a kill leaves behind is the same on every disk."""
     shared = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else tmp_path
-    top = shared / f"carrel-{os.getpid()}-{os.urandom(4).hex()}"
+    top = shared / f"workstead-{os.getpid()}-{os.urandom(4).hex()}"
     top.mkdir()
     numbers = itertools.count()
     yield lambda: str(top / str(next(numbers)))
@@ -241,13 +241,13 @@ def homes(tmp_path: Path) -> Iterator[Callable[[], str]]:
 
 
 def prepare(home: str, settings: Settings, step: Step) -> None:
-    with carrel.open(home, settings=settings) as workspaces:
+    with workstead.open(home, settings=settings) as workspaces:
         step.before(workspaces)
 
 
 def check(home: str, settings: Settings, step: Step, *, done: bool) -> None:
     check_after_crash(home, settings)
-    with carrel.open(home, settings=settings) as workspaces:
+    with workstead.open(home, settings=settings) as workspaces:
         step.after(workspaces, done)
     check_after_crash(home, settings)
 
@@ -260,7 +260,7 @@ def test_a_kill_at_any_effect_leaves_nothing_torn(name: str, homes: Callable[[],
         prepare(home, settings, step)
 
         def act(home: str = home) -> None:
-            step.act(carrel.open(home, settings=settings))
+            step.act(workstead.open(home, settings=settings))
 
         killed = killed_at_effect(number, act)
         check(home, settings, step, done=not killed)
@@ -273,7 +273,7 @@ def test_a_kill_at_any_effect_leaves_nothing_torn(name: str, homes: Callable[[],
 def test_a_kill_while_the_home_is_made_leaves_a_home_or_none(homes: Callable[[], str], settings: Settings) -> None:
     for number in itertools.count(1):
         home = homes()
-        killed = killed_at_effect(number, lambda home=home: carrel.open(home, settings=settings))  # type: ignore[misc]
+        killed = killed_at_effect(number, lambda home=home: workstead.open(home, settings=settings))  # type: ignore[misc]
         check(home, settings, Step(nothing, nothing, after_open), done=not killed)
         if not killed:
             break
@@ -286,9 +286,9 @@ def test_a_kill_of_the_repair_itself_is_repaired(homes: Callable[[], str], setti
         for second in itertools.count(1):
             home = homes()
             prepare(home, settings, STEPS["create"])
-            create = lambda home=home: STEPS["create"].act(carrel.open(home, settings=settings))  # noqa: E731
+            create = lambda home=home: STEPS["create"].act(workstead.open(home, settings=settings))  # noqa: E731
             assert killed_at_effect(first, create)
-            killed = killed_at_effect(second, lambda home=home: carrel.open(home, settings=settings))  # type: ignore[misc]
+            killed = killed_at_effect(second, lambda home=home: workstead.open(home, settings=settings))  # type: ignore[misc]
             check(home, settings, STEPS["create"], done=False)
             remove_home(home)
             if not killed:
@@ -338,7 +338,7 @@ def test_a_kill_at_any_system_call_leaves_nothing_torn(name: str, homes: Callabl
     def fresh() -> tuple[str, Callable[[], object]]:
         home = homes()
         prepare(home, settings, step)
-        return home, lambda: step.act(carrel.open(home, settings=settings))
+        return home, lambda: step.act(workstead.open(home, settings=settings))
 
     _, act = fresh()
     code, seen = traced(act)
@@ -360,16 +360,16 @@ def test_a_kill_at_any_system_call_leaves_nothing_torn(name: str, homes: Callabl
 
 def test_undo_after_a_crash_is_byte_for_byte(homes: Callable[[], str], settings: Settings) -> None:
     home = homes()
-    with carrel.open(home, settings=settings) as workspaces:
+    with workstead.open(home, settings=settings) as workspaces:
         fill(workspaces, "t/a")
         path = workspaces.path("t/a")
         before = tree_of(path)
     number = 0
-    while killed_at_effect(number := number + 1, lambda: carrel.open(home, settings=settings).destroy("t/a")):
-        with carrel.open(home, settings=settings) as workspaces:
+    while killed_at_effect(number := number + 1, lambda: workstead.open(home, settings=settings).destroy("t/a")):
+        with workstead.open(home, settings=settings) as workspaces:
             if not workspaces.exists("t/a"):
                 workspaces.undo()
             assert tree_of(path) == before
-    with carrel.open(home, settings=settings) as workspaces:
+    with workstead.open(home, settings=settings) as workspaces:
         workspaces.undo()
         assert tree_of(path) == before

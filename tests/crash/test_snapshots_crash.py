@@ -24,14 +24,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "snapshots"))
 
 from desks import Desk, describe
 
-from carrel.errors import DiskFull
-from carrel.model.change import Plan
-from carrel.snapshots import apply as applying
-from carrel.snapshots.apply import apply_plan, finish_apply
-from carrel.snapshots.collect import collect, verify
-from carrel.snapshots.journal import drop_journal
-from carrel.snapshots.merge import Folder, plan_merge
-from carrel.snapshots.objects import Store
+from workstead.errors import DiskFull
+from workstead.model.change import Plan
+from workstead.snapshots import apply as applying
+from workstead.snapshots.apply import apply_plan, finish_apply
+from workstead.snapshots.collect import collect, verify
+from workstead.snapshots.journal import drop_journal
+from workstead.snapshots.merge import Folder, plan_merge
+from workstead.snapshots.objects import Store
 
 EFFECTS = {
     "open",
@@ -67,7 +67,7 @@ def killed_at(number: int, action: Callable[[], object], *, lines: bool = False)
 
         def on_line(frame: object, event: str, _: object) -> object:
             code = getattr(frame, "f_code").co_filename  # noqa: B009
-            if "carrel/snapshots" not in code:
+            if "workstead/snapshots" not in code:
                 return None
             left[0] -= 1
             if left[0] <= 0:

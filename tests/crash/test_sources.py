@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import WorkspaceBusy
-from carrel.local import Local
-from carrel.settings import Settings
-from carrel.system import stack
+import workstead
 from crash.test_lifecycle import Step
 from needs import need_program, need_root
 from situations import check_after_crash, killed_at_effect, names_in
 from sources.yard import listing, mounts_in, repository
+from workstead.errors import WorkspaceBusy
+from workstead.local import Local
+from workstead.settings import Settings
+from workstead.system import stack
 
 MANY = 1000 if os.environ.get("AW_LOAD") == "full" else 200  # read now: a test's environment is empty
 TEXT = "work that nobody wants to lose"
@@ -41,7 +41,7 @@ def _origin(tmp_path: Path) -> None:
 def homes(tmp_path: Path) -> Iterator[Callable[[], str]]:
     """Fresh homes, in memory where there is some; nothing of them stays mounted."""
     shared = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else tmp_path
-    top = shared / f"carrel-{os.getpid()}-{os.urandom(4).hex()}"
+    top = shared / f"workstead-{os.getpid()}-{os.urandom(4).hex()}"
     top.mkdir()
     numbers = itertools.count()
     yield lambda: str(top / str(next(numbers)))
@@ -178,15 +178,15 @@ def test_a_kill_at_any_effect_loses_and_leaks_nothing(name: str, homes: Callable
     for number in itertools.count(1, stride):
         home = homes()
         before = listing("origin", skip=(".git",))
-        with carrel.open(home, settings=settings) as workspaces:
+        with workstead.open(home, settings=settings) as workspaces:
             step.before(workspaces)
 
         def act(home: str = home) -> None:
-            step.act(carrel.open(home, settings=settings))
+            step.act(workstead.open(home, settings=settings))
 
         killed = killed_at_effect(number, act)
         kills += killed
-        with carrel.open(home, settings=settings) as workspaces:
+        with workstead.open(home, settings=settings) as workspaces:
             workspaces.repair()
             assert workspaces.repair() == []
             check_nothing_leaked(workspaces, home)
@@ -253,8 +253,8 @@ def test_after_a_reboot_everything_is_there(
     workspaces.destroy("t/1", force=True)
     workspaces.let_go()
     unmount_all(home_path)
-    monkeypatch.setattr("carrel.system.boot._ids", ["another-boot"])
-    with carrel.open(home_path, settings=settings) as again:
+    monkeypatch.setattr("workstead.system.boot._ids", ["another-boot"])
+    with workstead.open(home_path, settings=settings) as again:
         workspaces_left = [each.id for each in again.list()]
         assert {id: files(again, id) for id in workspaces_left} == {id: several[id] for id in workspaces_left}
         again.undo()
@@ -282,7 +282,7 @@ def test_a_busy_mount_goes_to_the_trash_and_comes_back_when_it_is_free(workspace
     finally:
         shell.kill()
         shell.wait()
-    with carrel.open(home_path) as again:
+    with workstead.open(home_path) as again:
         if not again.exists("t/a"):
             again.undo()
         assert again.read_text("t/a", "work/new") == TEXT
@@ -313,7 +313,7 @@ def test_many_live_workspaces(workspaces: Local, home_path: str, settings: Setti
     assert int(used.split()[0]) < 200 * len(forks)  # kilobytes each: nothing of what they share
     unmount_all(home_path)
     started = time.monotonic()
-    with carrel.open(home_path, settings=settings) as again:
+    with workstead.open(home_path, settings=settings) as again:
         assert again.repair() == []
         assert len(mounts_in(home_path)) == count
         healed_in = time.monotonic() - started

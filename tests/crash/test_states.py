@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.local import Local
-from carrel.settings import Settings
-from carrel.snapshots.collect import verify
-from carrel.verbs.snapshot import of_workspace
-from carrel.verbs.state import open_store
+import workstead
 from needs import need_root
 from origins import git, make_desk, make_origin, read, unapplied, write
 from situations import check_after_crash, fork, is_effect, wait
+from workstead.local import Local
+from workstead.settings import Settings
+from workstead.snapshots.collect import verify
+from workstead.verbs.snapshot import of_workspace
+from workstead.verbs.state import open_store
 
 MOST = int(os.environ.get("AW_CRASH_POINTS", "16"))  # kills of each act; more of them are spread over the same effects
 
@@ -39,7 +39,7 @@ class Scene:
             self.work = Path(make_desk(workspaces, self.origin).path, "work")
 
     def open(self) -> Local:
-        return carrel.open(self.home, settings=self.settings)
+        return workstead.open(self.home, settings=self.settings)
 
     def states(self) -> tuple[dict[str, str], dict[str, str], str, list[str]]:
         """The workspace, the folder, the commits of the branch, and what is not applied."""
@@ -136,7 +136,7 @@ def scenes(
 ) -> Iterator[Callable[[Callable[[Scene], None]], Scene]]:
     need_root()
     # What a stat cache learns depends on the clock, and a kill of one number must always hit the same effect.
-    monkeypatch.setattr("carrel.snapshots.cache.save", lambda *_: None)
+    monkeypatch.setattr("workstead.snapshots.cache.save", lambda *_: None)
     numbers = itertools.count()
     disk = tmp_path / "disk"  # in memory: what a kill leaves is the same everywhere
     disk.mkdir()

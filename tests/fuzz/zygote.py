@@ -15,7 +15,7 @@ import time
 
 def main() -> None:
     for name in ("cli", "local", "verbs.run", "verbs.fork", "verbs.apply", "verbs.create", "snapshots.take", "yaml"):
-        __import__(name if name == "yaml" else f"carrel.{name}")
+        __import__(name if name == "yaml" else f"workstead.{name}")
     for line in sys.stdin:
         print(json.dumps(_answer(json.loads(line))), flush=True)
 
@@ -42,7 +42,7 @@ def _become(order: dict, feed: int, out: int, err: int) -> None:  # type: ignore
             os.dup2(descriptor, number)
         os.chdir(order["cwd"])
         sys.argv = ["aw", *order["argv"]]
-        from carrel.cli import command
+        from workstead.cli import command
 
         command()
     finally:

@@ -15,15 +15,15 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from browsing import Server
-from carrel.errors import CarrelError, Invalid
-from carrel.local import Local
-from carrel.mcp.stdio import is_too_wide
-from carrel.server.serve import Background
-from carrel.settings import Settings
 from mcp_peers import aw
 from people import Person
 from server.conftest import Wire
 from situations import in_a_loop
+from workstead.errors import Invalid, WorksteadError
+from workstead.local import Local
+from workstead.mcp.stdio import is_too_wide
+from workstead.server.serve import Background
+from workstead.settings import Settings
 
 LONG = "x" * 100_000
 PATHS = (LONG, "x/" * 50_000, "a\0b", f"work/{LONG}", "work/" + "x/" * 2_100)
@@ -142,7 +142,7 @@ def test_a_path_of_any_length_is_an_error_of_ours(workspaces: Local, wire: Wire,
             lambda p: workspaces.get_run(p),
             lambda p: workspaces.get_approval(p),
         ):
-            with pytest.raises(CarrelError):
+            with pytest.raises(WorksteadError):
                 verb(path)
         for method, target, body in (
             ("POST", f"/api/workspaces/{desk}/move", {"source": path, "destination": "work/y"}),

@@ -67,7 +67,7 @@ def hook(event, arguments):
         if left < 0:
             os.kill(os.getpid(), 9)
 sys.addaudithook(hook)
-from carrel.cli import command
+from workstead.cli import command
 command()
 """
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import ApprovalRequired, FileChanged, LimitExceeded
-from carrel.local import Local
-from carrel.model.text import quoted
-from carrel.verbs import run as running
-from carrel.verbs import show
 from people import Person
+from workstead.errors import ApprovalRequired, FileChanged, LimitExceeded
+from workstead.local import Local
+from workstead.model.text import quoted
+from workstead.verbs import run as running
+from workstead.verbs import show
 
 INSIDE = "/mnt/workspace/work"
 PADDING = ["x"] * 69
@@ -39,10 +39,10 @@ REFUSED = {
 
 SCRIPT = """
 import json, os
-import carrel
-from carrel.errors import ApprovalRequired, CarrelError
+import workstead
+from workstead.errors import ApprovalRequired, WorksteadError
 
-owner = carrel.open({home!r})
+owner = workstead.open({home!r})
 desk = owner.create({source!r}, id="t/a", config={{"policy": "careful"}})
 owner.write_file(desk.id, "work/s.sh", "echo seen")
 owner.write_file(desk.id, "work/sub/t.sh", "sh s.sh", parents=True)
@@ -53,7 +53,7 @@ agent = owner.acting_as("bot", agent_of=desk.id)
 def attempt(name, command):
     try:
         return agent.run_kept(desk.id, command).stdout.decode()
-    except CarrelError as error:
+    except WorksteadError as error:
         return error.details.get("approval_id") or error.code
 
 said = {{}}
@@ -112,7 +112,7 @@ def test_a_file_that_changes_after_the_grant_was_used_is_not_run(workspaces: Loc
     """The look at the moment of execution: what was approved is not there any more, or is there for the first time."""
     home = workspaces._home
     workspace = show.get(home, desk)
-    from carrel.verbs.named import named_files
+    from workstead.verbs.named import named_files
 
     spec = running.checked(home, running.RunSpec(command=["sh", "s.sh", "later.sh"]))
     bound = named_files(home, workspace, spec)
@@ -130,7 +130,7 @@ def test_a_file_that_changes_after_the_grant_was_used_is_not_run(workspaces: Loc
 
 
 def test_a_kept_box_looks_again_too(workspaces: Local, agent: Local, desk: str) -> None:
-    from carrel.verbs.named import check_unchanged, named_files
+    from workstead.verbs.named import check_unchanged, named_files
 
     home = workspaces._home
     workspace = show.get(home, desk)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import InvalidSource
-from carrel.model.source import parse
 from people import Person
+from workstead.errors import InvalidSource
+from workstead.model.source import parse
 
 GIT = "git -c init.defaultBranch=main -c user.name=t -c user.email=t@example.com -c safe.directory='*'"
 
@@ -139,9 +139,9 @@ def test_a_password_is_kept_nowhere(person: Person) -> None:
             assert done.returncode == 2
             assert SECRET not in done.stdout + done.stderr
     script = (
-        f"import carrel\nw = carrel.open({str(person.home)!r})\n"
+        f"import workstead\nw = workstead.open({str(person.home)!r})\n"
         "try: w.accept_call('create', 't/a', key='k', body='b', arguments={'source': SPEC})\n"
-        "except carrel.errors.InvalidSource: print('refused')\n"
+        "except workstead.errors.InvalidSource: print('refused')\n"
     )
     for spec in WITH_PASSWORD:
         assert person.python(script.replace("SPEC", repr(spec))) == "refused\n"

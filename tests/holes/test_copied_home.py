@@ -12,10 +12,10 @@ import pytest
 from people import Person
 
 UNGUARDED = """
-import carrel.home
-carrel.home.Home.check_place = lambda home: None
-carrel.home._find_original = lambda home: ""
-from carrel.cli import command
+import workstead.home
+workstead.home.Home.check_place = lambda home: None
+workstead.home._find_original = lambda home: ""
+from workstead.cli import command
 command()
 """
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from carrel.model.enforcement import Enforcement, Limits
-from carrel.system import control, process, supervisor
-from carrel.system.process import Launch
 from people import Person
 from waiting import wait_until
+from workstead.model.enforcement import Enforcement, Limits
+from workstead.system import control, process, supervisor
+from workstead.system.process import Launch
 
 OPEN = """
 import os, resource

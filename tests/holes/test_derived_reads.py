@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from carrel.errors import ApprovalRequired, FileChanged, PolicyDenied
-from carrel.local import Local
 from people import Person
+from workstead.errors import ApprovalRequired, FileChanged, PolicyDenied
+from workstead.local import Local
 
 SCRIPT = """
 import json
-import carrel
-from carrel.errors import ApprovalRequired, CarrelError
+import workstead
+from workstead.errors import ApprovalRequired, WorksteadError
 
-owner = carrel.open({home!r})
+owner = workstead.open({home!r})
 desk = owner.create(id="t/a", config={{"policy": {{"delete": "ask", "rules": {rules}}}}}).id
 owner.write_file(desk, "work/box/secret/key", "hunter2", parents=True)
 agent = owner.acting_as("bot", agent_of=desk)
@@ -32,7 +32,7 @@ def attempt(name, act):
         attempt(f"{{name}}, shown to the agent", lambda: agent.preview(approval))
         said[f"{{name}}, digest"] = agent.get_approval(approval).digest_before
         owner.deny(approval)
-    except CarrelError as error:
+    except WorksteadError as error:
         said[name] = error.code
 
 attempt("read", lambda: agent.read_file(desk, "work/box/secret/key"))

@@ -6,9 +6,9 @@ import os
 import threading
 from pathlib import Path
 
-from carrel.sources.overlay import expand
-from carrel.system.paths import rename_exchange
 from people import Person
+from workstead.sources.overlay import expand
+from workstead.system.paths import rename_exchange
 
 SECRET = "the-owner's-token-9f2c"
 HOLE_BYTES = 64 << 20

@@ -113,7 +113,7 @@ def prepare(person: Person, disk: Path) -> dict[str, str]:
     person.aw_ok("destroy", "t/old")
     person.aw_ok("destroy", "--force", "t/older")
     # Close the log, as a server does at its end: SQLite removes the files beside it, and has to make them again.
-    person.python("import carrel; carrel.open().close()")
+    person.python("import workstead; workstead.open().close()")
     assert not (person.home / "log.db-shm").exists()
     return {"ORIGIN": str(origin), "RUN": run, "SNAPSHOT": snapshot["id"]}
 

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from carrel.local import Local
-from carrel.page import board
-from carrel.page.board import Board
-from carrel.system.holder import Holder
 from people import Person
 from waiting import wait_until
+from workstead.local import Local
+from workstead.page import board
+from workstead.page.board import Board
+from workstead.system.holder import Holder
 
 MANY = """
 import os, pathlib, signal, threading, traceback
-import carrel
-from carrel.system.holder import Holder
-workspaces = carrel.open({home!r})
+import workstead
+from workstead.system.holder import Holder
+workspaces = workstead.open({home!r})
 ids = [workspaces.create("overlay:{origin}", id=f"load/w{{number}}").id for number in range(20)]
 failures = []
 def ask(start):

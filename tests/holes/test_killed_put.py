@@ -9,17 +9,17 @@ from people import Person
 
 WRITE = """
 import sys, time
-import carrel
+import workstead
 def pieces():
     yield b"x" * 100_000
     print("half", flush=True)
     time.sleep(600)
-carrel.open().write_file(sys.argv[1], "work/big.txt", pieces())
+workstead.open().write_file(sys.argv[1], "work/big.txt", pieces())
 """
 LIST = """
 import os
-import carrel
-for each in carrel.open().list_directory(os.environ["AW_WORKSPACE"], "work"):
+import workstead
+for each in workstead.open().list_directory(os.environ["AW_WORKSPACE"], "work"):
     print(each.name)
 """
 PLAIN = """

@@ -15,8 +15,8 @@ from people import Person
 
 # Makes a workspace with a snapshot and dies, so that everything is in the write-ahead log.
 MAKE = """
-import os, carrel
-opened = carrel.open()
+import os, workstead
+opened = workstead.open()
 opened.create(task="t", agent="a")
 opened.write_file("t/a", "work/f", b"precious")
 opened.snapshot("t/a")

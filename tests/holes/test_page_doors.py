@@ -20,13 +20,13 @@ import pytest
 from playwright.sync_api import Browser
 
 from browsing import Server
-from carrel.local import Local
-from carrel.model.token import LINK_SECONDS, link_code
-from carrel.page.access import Access
-from carrel.server.serve import Background
-from carrel.settings import Settings
 from people import Person
 from waiting import wait_until
+from workstead.local import Local
+from workstead.model.token import LINK_SECONDS, link_code
+from workstead.page.access import Access
+from workstead.server.serve import Background
+from workstead.settings import Settings
 
 
 class Impostor:
@@ -59,8 +59,8 @@ def impostor() -> Iterator[Impostor]:
 
 
 ANNOUNCE = """
-import carrel, sys
-with carrel.open() as workspaces:
+import workstead, sys
+with workstead.open() as workspaces:
     workspaces.announce_server(sys.argv[1], "instance")
     print("announced", flush=True)
     sys.stdin.read()
@@ -170,9 +170,9 @@ def test_a_cookie_without_its_path_opens_nothing(server: Server) -> None:
 
 
 def _entered_again(server: Server) -> tuple[str, str]:
-    import carrel
+    import workstead
 
-    with carrel.open(server.home) as workspaces:
+    with workstead.open(server.home) as workspaces:
         server.said["link"] = workspaces.page_link()
     return _entered(server)
 

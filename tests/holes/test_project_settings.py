@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import InvalidConfig
-from carrel.local import Local
-from carrel.settings import SECTIONS, Settings, load_settings
 from people import Person
+from workstead.errors import InvalidConfig
+from workstead.local import Local
+from workstead.settings import SECTIONS, Settings, load_settings
 
 # keys that a project may set: a value that is stricter than the default, and one that is looser
 STRICTER = {

@@ -10,11 +10,11 @@ from contextlib import suppress
 
 import pytest
 
-from carrel.errors import Invalid, InvalidSource
-from carrel.local import Local
-from carrel.system import proxy
-from carrel.system.addresses import is_host_name, is_public, parse_port
 from people import Person
+from workstead.errors import Invalid, InvalidSource
+from workstead.local import Local
+from workstead.system import proxy
+from workstead.system.addresses import is_host_name, is_public, parse_port
 
 SECRET = "Bearer s3cr3t"
 

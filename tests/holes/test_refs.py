@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from carrel.model.source import is_branch_name
-from carrel.system.repository import Repository, find_ref, head_of
 from people import Person
+from workstead.model.source import is_branch_name
+from workstead.system.repository import Repository, find_ref, head_of
 
 SECRET = "the-secret-of-the-host"
 GIT = "git -c init.defaultBranch=main -c user.name=t -c user.email=t@example.com"
@@ -63,7 +63,7 @@ def test_a_good_branch_name_still_is_one(person: Person, project: Path) -> None:
 
 def test_a_nul_in_a_branch_name_is_invalid(person: Person, project: Path) -> None:
     script = (
-        f"import carrel; from carrel.errors import Invalid\nw = carrel.open({str(person.home)!r})\n"
+        f"import workstead; from workstead.errors import Invalid\nw = workstead.open({str(person.home)!r})\n"
         "for to in ('branch:a\\0b', 'branch:a\\ud800', 'patch:/tmp/a\\0b', 'folder:/tmp/a\\0b'):\n"
         "    try: w.apply('t/a', to=to)\n"
         "    except Invalid as error: print(error.code)\n"
@@ -73,9 +73,9 @@ def test_a_nul_in_a_branch_name_is_invalid(person: Person, project: Path) -> Non
 
 def test_an_agent_of_its_own_learns_nothing_by_a_name(person: Person, project: Path) -> None:
     script = (
-        f"import carrel; from carrel.errors import CarrelError\nw = carrel.open({str(person.home)!r})\n"
+        f"import workstead; from workstead.errors import WorksteadError\nw = workstead.open({str(person.home)!r})\n"
         "try: w.acting_as('run', agent_of='t/a').apply('t/a', to='branch:../../../../secret')\n"
-        "except CarrelError as error: print(error.code, error.message)\n"
+        "except WorksteadError as error: print(error.code, error.message)\n"
     )
     said = person.python(script)
     assert said.startswith("invalid ")

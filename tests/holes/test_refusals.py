@@ -8,25 +8,25 @@ import sys
 
 import pytest
 
-from carrel.errors import ApprovalRequired, TooManyApprovals
-from carrel.local import Local
-from carrel.model.tally import MOST_KEYS, Tally
-from carrel.verbs import ask
 from people import Person
+from workstead.errors import ApprovalRequired, TooManyApprovals
+from workstead.local import Local
+from workstead.model.tally import MOST_KEYS, Tally
+from workstead.verbs import ask
 
 ASK = """
 import sys
-import carrel
-from carrel.errors import ApprovalRequired, CarrelError
-from carrel.verbs import ask
+import workstead
+from workstead.errors import ApprovalRequired, WorksteadError
+from workstead.verbs import ask
 ask.MAX_OPEN, ask.MAX_PER_HOUR = 5, 12
-with carrel.open() as workspaces:
+with workstead.open() as workspaces:
     agent = workspaces.acting_as("run", agent_of="t/a")
     workspaces.write_file("t/a", "work/f", "first")
     for number in range(8):  # different questions at the same time
         try:
             agent.write_file("t/a", f"work/f", f"{number}" * (1 << 20))
-        except CarrelError as error:
+        except WorksteadError as error:
             print(error.code)
     for each in workspaces.approvals():
         workspaces.deny(each.id)
@@ -34,7 +34,7 @@ with carrel.open() as workspaces:
         workspaces.write_file("t/a", "work/f", f"content {number}")
         try:
             agent.delete_file("t/a", "work/f")
-        except CarrelError as error:
+        except WorksteadError as error:
             print(error.code)
 """
 
@@ -97,6 +97,6 @@ def test_a_tally_says_everything_in_few_words() -> None:
 
 
 def test_the_server_writes_few_lines_for_many_refusals() -> None:
-    program = "from carrel.server.journal import note_refusal\nfor _ in range(10000): note_refusal('x', path='/')"
+    program = "from workstead.server.journal import note_refusal\nfor _ in range(10000): note_refusal('x', path='/')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert len(done.stderr.splitlines()) <= 60  # thirty in each of the minutes that it may touch

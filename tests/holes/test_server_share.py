@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from browsing import Server
-from carrel.local import Local
-from carrel.server.serve import Background
-from carrel.settings import Settings
 from waiting import wait_until
+from workstead.local import Local
+from workstead.server.serve import Background
+from workstead.settings import Settings
 
 KIB = 1024
 

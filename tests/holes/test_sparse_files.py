@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from carrel.model.digest import sha256
-from carrel.snapshots.entries import CHUNK, encode_pieces
-from carrel.snapshots.trees import digest_of
 from people import Person
+from workstead.model.digest import sha256
+from workstead.snapshots.entries import CHUNK, encode_pieces
+from workstead.snapshots.trees import digest_of
 
 TERABYTE = 1 << 40
 

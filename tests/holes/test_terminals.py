@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import pytest
 
-from carrel.model.text import TerminalFilter, printable, word
 from people import Person
+from workstead.model.text import TerminalFilter, printable, word
 
 ACTING = {
     "window title": b"\x1b]0;owned\x07",

@@ -8,22 +8,22 @@ from functools import partial
 
 import pytest
 
-import carrel
-from carrel.errors import ApprovalRequired, ApprovalUnseen
-from carrel.local import Local
-from carrel.model.approval import Approval
-from carrel.model.policy import literal, matches
-from carrel.server.serve import Background
-from carrel.settings import Settings
-from carrel.verbs.preview import MAX_LINES
+import workstead
 from people import Person
+from workstead.errors import ApprovalRequired, ApprovalUnseen
+from workstead.local import Local
+from workstead.model.approval import Approval
+from workstead.model.policy import literal, matches
+from workstead.server.serve import Background
+from workstead.settings import Settings
+from workstead.verbs.preview import MAX_LINES
 
 SCRIPT = """
 import json
-import carrel
-from carrel.errors import ApprovalRequired
+import workstead
+from workstead.errors import ApprovalRequired
 
-owner = carrel.open({home!r})
+owner = workstead.open({home!r})
 desk = owner.create(id="t/a", config={{"policy": "careful"}}).id
 agent = owner.acting_as("bot", agent_of=desk)
 long = "".join(f"line {{number}}\\n" for number in range(10_500)) + "the line that nobody saw\\n"
@@ -118,7 +118,7 @@ def test_a_preview_that_is_gone_or_another_shows_nothing(
 
 def test_over_http_it_takes_unseen_too(workspaces: Local, settings: Settings, agent: Local, desk: str) -> None:
     found = asked(workspaces, lambda: agent.write_file(desk, "work/binary", b"\0"))
-    with Background(workspaces, settings) as server, carrel.connect(server.url, workspaces.owner_token()) as far:
+    with Background(workspaces, settings) as server, workstead.connect(server.url, workspaces.owner_token()) as far:
         seen = far.get_approval(found.id)
         assert (seen.whole, seen.preview_lines, seen.preview_digest) == (False, 1, found.preview_digest)
         with pytest.raises(ApprovalUnseen):

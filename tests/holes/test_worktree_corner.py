@@ -57,7 +57,7 @@ def test_a_fork_does_not_read_through_links(person: Person, origin: Path, part: 
         "printf '\\0\\377' > $D/gitdir",
         "mkdir $D/gitdir.new; echo x > $D/gitdir",
         "ln -s {secret} $D/gitdir.new; echo x > $D/gitdir",
-        "rm $D/carrel; mkfifo $D/carrel; echo x > $D/gitdir",
+        "rm $D/workstead; mkfifo $D/workstead; echo x > $D/gitdir",
         "rm -rf $D/*; ln -s {secret} $D/gitdir",
         "echo x > $D/gitdir; chmod 000 $D",
         "rm $D/HEAD; mkdir $D/HEAD; rm $D/index; mkfifo $D/index; rm $D/gitdir; mkdir $D/gitdir",

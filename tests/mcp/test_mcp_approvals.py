@@ -15,13 +15,13 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from carrel.errors import ApprovalRequired
-from carrel.local import Local
-from carrel.mcp.http import mount
-from carrel.server.serve import Background
-from carrel.settings import Settings
 from mcp_peers import aw
 from situations import in_a_loop
+from workstead.errors import ApprovalRequired
+from workstead.local import Local
+from workstead.mcp.http import mount
+from workstead.server.serve import Background
+from workstead.settings import Settings
 
 Questions = Callable[[Client], Awaitable[Any]]
 ERAS = ["legacy", "auto"]  # questions as requests of their own, and questions that travel with the result

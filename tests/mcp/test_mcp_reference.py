@@ -14,9 +14,9 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp_types import CallToolResult, Tool
 
-from carrel.local import Local
 from mcp_peers import FILESYSTEM, aw, npm_package
 from situations import in_a_loop
+from workstead.local import Local
 
 HINTS = ("read_only_hint", "destructive_hint", "idempotent_hint", "open_world_hint")
 

@@ -13,9 +13,9 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
-from carrel.local import Local
 from mcp_peers import INSPECTOR, aw, npm_package
 from situations import in_a_loop
+from workstead.local import Local
 
 
 def ask(server: list[str], questions: Callable[[Client], Awaitable[Any]], **options: Any) -> Any:

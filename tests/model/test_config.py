@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from carrel.errors import InvalidConfig
-from carrel.model.config import Config, GitIdentity, parse_config
+from workstead.errors import InvalidConfig
+from workstead.model.config import Config, GitIdentity, parse_config
 
 
 def test_what_was_said_is_kept_and_nothing_else() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.errors import InvalidId
-from carrel.model.names import check_part, directory_name, format_id, parse_id
+from workstead.errors import InvalidId
+from workstead.model.names import check_part, directory_name, format_id, parse_id
 
 PARTS = st.text(st.characters(exclude_characters="/\0", exclude_categories=("Cs",)), min_size=1, max_size=200).filter(
     lambda text: len(text.encode()) <= 200 and text != ".."

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.errors import InvalidConfig
-from carrel.model.policy import (
+from workstead.errors import InvalidConfig
+from workstead.model.policy import (
     AGENT,
     CAREFUL,
     MAX_RULES,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.model.prompt import adapt_prompt
+from workstead.model.prompt import adapt_prompt
 
 REPLACED = {
     "Work in /mnt/okcomputer/ now": "Work in /mnt/desk-7/ now",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from carrel.model.race import Lane, numbered, ranked
+from workstead.model.race import Lane, numbered, ranked
 
 CHECKED = {"check_state": "completed", "check_code": 0}
 REFUSED = {"check_state": "failed", "check_code": 1}

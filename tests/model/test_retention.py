@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.model.retention import (
+from workstead.model.retention import (
     STILL,
     Cached,
     Desk,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.errors import InvalidSource, NullByteInPath
-from carrel.model.source import Source, branch_name, is_commit, is_local, parse
+from workstead.errors import InvalidSource, NullByteInPath
+from workstead.model.source import Source, branch_name, is_commit, is_local, parse
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

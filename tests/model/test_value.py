@@ -11,7 +11,7 @@ import sys
 import msgspec
 import pytest
 
-from carrel.model.value import Value
+from workstead.model.value import Value
 
 
 class Point(Value):
@@ -111,5 +111,5 @@ def test_others_take_it_for_a_dataclass() -> None:
 
 
 def test_dataclasses_are_not_imported_until_somebody_asks() -> None:
-    code = "import sys; from carrel.model.event import Caller; Caller(); print('dataclasses' in sys.modules)"
+    code = "import sys; from workstead.model.event import Caller; Caller(); print('dataclasses' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

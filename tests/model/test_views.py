@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from carrel.errors import WrongStatus
-from carrel.model.views import project
+from workstead.errors import WrongStatus
+from workstead.model.views import project
 
 
 class Shelf:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.errors import WrongStatus
-from carrel.model.event import EVENT_TYPES, FACTS
-from carrel.model.workspace import EVENTS, LIVE, PENDING, TABLE, fold, next_state
+from workstead.errors import WrongStatus
+from workstead.model.event import EVENT_TYPES, FACTS
+from workstead.model.workspace import EVENTS, LIVE, PENDING, TABLE, fold, next_state
 
 STATES = sorted({state for state, _ in TABLE} | (set(TABLE.values()) - {"="}) | {"failed"})
 IMPOSSIBLE = [(state, event) for state in STATES for event in sorted(EVENTS) if (state, event) not in TABLE]

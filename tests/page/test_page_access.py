@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from browsing import Server
-from carrel.local import Local
-from carrel.page.access import Access
+from workstead.local import Local
+from workstead.page.access import Access
 
 EVIL = "<img src=x onerror=\"document.title='owned'\">"
 NAMES = [
@@ -119,10 +119,10 @@ def test_text_of_agents_is_only_ever_text(page: Page, hostile: Local) -> None:
     for fragment in ("emoji", "quote", "<script>", "\\u202e", "\\nline"):
         page.get_by_role("gridcell").get_by_text(fragment).first.click()
         expect(page.locator(".cm-content")).to_contain_text("onerror")
-    assert page.title() == "Desk · Carrel"
+    assert page.title() == "Desk · Workstead"
     page.goto(page.url.partition("/desk")[0])
     page.get_by_role("link", name="onerror").wait_for()
-    assert page.title() == "Desks · Carrel"
+    assert page.title() == "Desks · Workstead"
 
 
 def test_without_escaping_that_text_would_run(browser: Browser) -> None:

@@ -6,8 +6,8 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from browsing import PICTURES
-from carrel.errors import ApprovalRequired
-from carrel.local import Local
+from workstead.errors import ApprovalRequired
+from workstead.local import Local
 
 DESK = "ask/a"
 

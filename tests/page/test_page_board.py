@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from carrel.local import Local
-from carrel.page import board as boards
-from carrel.page.board import Board
 from waiting import wait_until
+from workstead.local import Local
+from workstead.page import board as boards
+from workstead.page.board import Board
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from browsing import PICTURES, Server
-from carrel.local import Local
+from workstead.local import Local
 
 # Of parts of the framework that we cannot reach: none so far.
 EXCEPTIONS: set[str] = set()

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, CDPSession, Page
 
 from browsing import Server
-from carrel.local import Local
+from workstead.local import Local
 
 MINUTES = float(os.environ.get("AW_PAGE_MINUTES", "0.3"))  # read now: a test's environment is empty
 PER_SECOND = 20 if MINUTES >= 1 else 100

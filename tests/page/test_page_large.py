@@ -10,8 +10,8 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from carrel.local import Local
-from carrel.model.workspace import Workspace
+from workstead.local import Local
+from workstead.model.workspace import Workspace
 
 MANY = int(os.environ.get("AW_PAGE_FILES", "5000"))  # 50,000 by hand
 

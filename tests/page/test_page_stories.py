@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from browsing import Server
-from carrel.errors import ApprovalRequired
-from carrel.local import Local
+from workstead.errors import ApprovalRequired
+from workstead.local import Local
 
 
 def open_tab(page: Page, name: str) -> None:

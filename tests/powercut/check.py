@@ -15,11 +15,11 @@ import sys
 import traceback
 from typing import Any
 
-import carrel
-from carrel.errors import CarrelError
-from carrel.local import Local
-from carrel.settings import load_settings
-from carrel.system import boot
+import workstead
+from workstead.errors import WorksteadError
+from workstead.local import Local
+from workstead.settings import load_settings
+from workstead.system import boot
 
 problems: list[str] = []
 
@@ -39,7 +39,7 @@ def look(it: Local, key: str) -> Any:
             return it.stat_file(workspace, path).kind == "directory"
         try:
             content = it.read_file(workspace, path).decode()
-        except CarrelError as error:
+        except WorksteadError as error:
             if error.code == "file_not_found":
                 return None
             raise
@@ -86,7 +86,7 @@ def compare(it: Local, holds: dict[str, Any], may: dict[str, Any], *, last: bool
             continue
         try:
             found = look_again(it, key, value) if last else look(it, key)
-        except CarrelError as error:
+        except WorksteadError as error:
             problems.append(f"{key}: {error.code}: {error}")
             continue
         except Exception:
@@ -116,7 +116,7 @@ def main() -> None:
     holds, may = asked["holds"], asked["may"]
     under_way = {key.split(" ")[1] for key in may}
     loaded = load_settings({"HOME": os.environ["HOME"]}, "/", system_directory="/nonexistent")
-    with carrel.open(sys.argv[1], settings=loaded) as it:
+    with workstead.open(sys.argv[1], settings=loaded) as it:
         for finding in it.repair():
             if not any(name in finding.what for name in under_way) and "left-over" not in finding.what:
                 problems.append(f"repair: {finding.what}: {finding.done}")

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import carrel
-from carrel.local import Local
-from carrel.settings import load_settings
+import workstead
+from workstead.local import Local
+from workstead.settings import load_settings
 
 Claims = dict[str, Any]
 
@@ -52,7 +52,7 @@ class Workload:
     def open(self, **settings: str) -> Local:
         environment = {"HOME": os.environ["HOME"], **{f"AW_{key.upper()}": value for key, value in settings.items()}}
         loaded = load_settings(environment, "/", system_directory="/nonexistent")
-        return carrel.open(self._home, settings=loaded)
+        return workstead.open(self._home, settings=loaded)
 
     @contextmanager
     def step(self, name: str, *claims: Claims) -> Iterator[Claims]:

@@ -18,14 +18,14 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-import carrel
-from carrel.errors import FileNotFound, OriginMoved
-from carrel.local import Local
-from carrel.settings import load_settings
-from carrel.snapshots.collect import verify
-from carrel.verbs.snapshot import of_workspace
-from carrel.verbs.state import open_store
+import workstead
 from needs import need_root
+from workstead.errors import FileNotFound, OriginMoved
+from workstead.local import Local
+from workstead.settings import load_settings
+from workstead.snapshots.collect import verify
+from workstead.verbs.snapshot import of_workspace
+from workstead.verbs.state import open_store
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "snapshots"))
 
@@ -67,7 +67,7 @@ def home() -> Iterator[Local]:
     need_root()
     with TemporaryDirectory(dir="/dev/shm") as scratch:
         chosen = load_settings({"HOME": scratch}, scratch, system_directory=f"{scratch}/no-etc")
-        with carrel.open(f"{scratch}/home", settings=chosen) as opened:
+        with workstead.open(f"{scratch}/home", settings=chosen) as opened:
             yield opened
             opened.sweep(everything=True)
 
@@ -240,7 +240,7 @@ def test_what_was_taken_back_can_be_given_back_again(
 ) -> None:
     """What the random games found: an undo gives files a new ctime, and nothing knew that they are what they were."""
     if not is_remembered:
-        monkeypatch.setattr("carrel.snapshots.cache.save", lambda *_: None)
+        monkeypatch.setattr("workstead.snapshots.cache.save", lambda *_: None)
     before: list[Edit] = [(write, "a", b"one\n", 0o644), (write, "b/c.txt", b"one\n", 0o644)]
     again: list[tuple[str, object]] = [("apply", None), ("undo", None)]
     play(home, before, [("edit", edits), *again, *again, ("apply", None)])

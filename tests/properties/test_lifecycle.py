@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import carrel
-from carrel.errors import OperationNotFound, WorkspaceExists, WorkspaceNotFound
-from carrel.local import Local
-from carrel.settings import load_settings
+import workstead
 from situations import check_whole, killed_at_effect
+from workstead.errors import OperationNotFound, WorkspaceExists, WorkspaceNotFound
+from workstead.local import Local
+from workstead.settings import load_settings
 
 IDS = st.sampled_from(["t/a", "t/b", "u", "ü ~/.", "t/%61"])
 EFFECTS = st.integers(1, 45)
@@ -37,7 +37,7 @@ class Lifecycle(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self.top = tempfile.mkdtemp(prefix="carrel-", dir=shared)
+        self.top = tempfile.mkdtemp(prefix="workstead-", dir=shared)
         self.home = os.path.join(self.top, "home")
         self.settings = load_settings({"HOME": self.top}, self.top, system_directory=self.top)
         self.live: dict[str, Desk] = {}
@@ -47,7 +47,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.open()
 
     def open(self) -> None:
-        self.workspaces = carrel.open(self.home, settings=self.settings)
+        self.workspaces = workstead.open(self.home, settings=self.settings)
 
     def teardown(self) -> None:
         if hasattr(self, "workspaces"):
@@ -150,7 +150,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     def die(self, effect: int, act: object) -> None:
         self.workspaces.close()  # a child must not share the parent's connection
-        killed_at_effect(effect, lambda: act(carrel.open(self.home, settings=self.settings)))  # type: ignore[operator]
+        killed_at_effect(effect, lambda: act(workstead.open(self.home, settings=self.settings)))  # type: ignore[operator]
         self.open()
         self.workspaces.repair()
 

@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "snapshots"))
 
 from desks import Description, Desk, describe
 
-from carrel.snapshots.collect import collect, verify
-from carrel.snapshots.diff import diff
-from carrel.snapshots.entries import CHUNK, Entry, decode_tree, encode_entry, encode_tree, split_tree
-from carrel.snapshots.lines import edits, groups, merge, with_groups
-from carrel.snapshots.trees import compare
+from workstead.snapshots.collect import collect, verify
+from workstead.snapshots.diff import diff
+from workstead.snapshots.entries import CHUNK, Entry, decode_tree, encode_entry, encode_tree, split_tree
+from workstead.snapshots.lines import edits, groups, merge, with_groups
+from workstead.snapshots.trees import compare
 
 NAMES = [b"a", b"b", b"c.txt", b".git", b"with space", b"new\nline", b"\xff\xfe", "ünï".encode(), b"-rf"]
 names = st.sampled_from([os.fsdecode(name) for name in NAMES])

@@ -14,12 +14,12 @@ from unittest import mock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import carrel
-from carrel.local import Local
-from carrel.model.event import RunStarting
-from carrel.model.value import Value
-from carrel.settings import load_settings
+import workstead
 from situations import check_whole
+from workstead.local import Local
+from workstead.model.event import RunStarting
+from workstead.model.value import Value
+from workstead.settings import load_settings
 
 DAY = 86400.0
 MIB = 1 << 20
@@ -69,16 +69,16 @@ class Clock:
 @contextmanager
 def a_home(retention: int | None) -> Iterator[tuple[Local, Clock, str]]:
     shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    top = tempfile.mkdtemp(prefix="carrel-", dir=shared)
+    top = tempfile.mkdtemp(prefix="workstead-", dir=shared)
     clock = Clock()
     chosen = load_settings({"HOME": top}, top, system_directory=top)
     chosen = chosen.replace(workspaces=chosen.workspaces.replace(retention_days=retention, trash_days=7))
     try:
         with ExitStack() as patches:
-            patches.enter_context(mock.patch("carrel.store.log._timestamp", clock.timestamp))
+            patches.enter_context(mock.patch("workstead.store.log._timestamp", clock.timestamp))
             for module in ("sweep", "retention", "idle"):
-                patches.enter_context(mock.patch(f"carrel.verbs.{module}.time", clock))
-            with carrel.open(f"{top}/home", settings=chosen) as workspaces:
+                patches.enter_context(mock.patch(f"workstead.verbs.{module}.time", clock))
+            with workstead.open(f"{top}/home", settings=chosen) as workspaces:
                 yield workspaces, clock, f"{top}/home"
     finally:
         shutil.rmtree(top)

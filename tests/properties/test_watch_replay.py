@@ -10,9 +10,9 @@ from contextlib import suppress
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from carrel.system.known import Tree
-from carrel.system.watching import Watcher
 from watched import Model, kinds_in, settled
+from workstead.system.known import Tree
+from workstead.system.watching import Watcher
 
 NAMES = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
 STEPS = st.one_of(
@@ -47,7 +47,7 @@ def act(top: str, step: tuple[str, ...]) -> None:
 )
 @given(st.lists(STEPS, max_size=12), st.lists(STEPS, max_size=40))
 def test_repeating_the_reports_gives_the_tree(before: list[tuple[str, ...]], steps: list[tuple[str, ...]]) -> None:
-    with tempfile.TemporaryDirectory(prefix="carrel-watch-") as top:
+    with tempfile.TemporaryDirectory(prefix="workstead-watch-") as top:
         for step in before:
             act(top, step)
         model = Model(kinds_in(top))

@@ -11,11 +11,18 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import ApprovalDecided, ApprovalDenied, ApprovalExpired, ApprovalRequired, FileChanged, FileNotFound
-from carrel.local import Local
-from carrel.settings import Settings
+import workstead
 from situations import fork, wait, wait_all
+from workstead.errors import (
+    ApprovalDecided,
+    ApprovalDenied,
+    ApprovalExpired,
+    ApprovalRequired,
+    FileChanged,
+    FileNotFound,
+)
+from workstead.local import Local
+from workstead.settings import Settings
 
 DESK = "fix/a"
 
@@ -31,7 +38,7 @@ class Shared:
             workspaces.write_file(DESK, "work/a.py", "one\n")
 
     def open(self, **who: object) -> Local:
-        return carrel.open(self.path, settings=self.settings, **who)  # type: ignore[arg-type]
+        return workstead.open(self.path, settings=self.settings, **who)  # type: ignore[arg-type]
 
     def agent(self, seconds: float = 60) -> Local:
         return self.open(actor_id="bot", agent_of=DESK, wait_seconds=seconds)

@@ -22,15 +22,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "snapshots"))
 
 from desks import Desk
 
-from carrel.errors import OriginMoved
-from carrel.model.change import Plan
-from carrel.snapshots import apply as applying
-from carrel.snapshots.apply import Outcome, apply_plan, finish_apply, reverse
-from carrel.snapshots.journal import drop_journal
-from carrel.snapshots.merge import Folder, plan_merge
 from people import Person
 from situations import fork, wait
 from waiting import wait_until
+from workstead.errors import OriginMoved
+from workstead.model.change import Plan
+from workstead.snapshots import apply as applying
+from workstead.snapshots.apply import Outcome, apply_plan, finish_apply, reverse
+from workstead.snapshots.journal import drop_journal
+from workstead.snapshots.merge import Folder, plan_merge
 
 FILES = [f"d{number % 3}/f{number}" for number in range(24)]
 ROUNDS = 40

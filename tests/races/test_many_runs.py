@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from carrel.local import Local
-from carrel.system import process
 from needs import need_program
 from waiting import wait_until
+from workstead.local import Local
+from workstead.system import process
 
 FULL = os.environ.get("AW_LOAD") == "full"
 AT_ONCE = 200 if FULL else 60

@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 import pytest
 
-from carrel.errors import CarrelError
-from carrel.system import files, search, walk
-from carrel.system.libc import libc
-from carrel.system.paths import Root
-from carrel.system.walk import Limits
 from needs import need_root
+from workstead.errors import WorksteadError
+from workstead.system import files, search, walk
+from workstead.system.libc import libc
+from workstead.system.paths import Root
+from workstead.system.walk import Limits
 
 CALLS = int(os.environ.get("AW_RACE_CALLS", "150"))
 SWAPS = 50  # the least that the attacker does during each verb
@@ -129,7 +129,7 @@ def _then_back(*steps: Callable[[], object]) -> object:
         for step in steps[1:]:
             try:
                 step()
-            except CarrelError:
+            except WorksteadError:
                 continue
 
 
@@ -235,7 +235,7 @@ def attack(
         start = time.monotonic()
         try:
             outcomes["escaped" if "CANARY" in repr(call(root, at)) else "ok"] += 1
-        except CarrelError as error:
+        except WorksteadError as error:
             outcomes[error.code] += 1
         assert time.monotonic() - start < SLOWEST_CALL
     return outcomes
@@ -257,7 +257,7 @@ def test_deleting_a_tree_whose_directories_turn_into_links_stays_inside(box: str
                 for path in ("x/inner/deep/f", "x/inner/f"):
                     try:
                         files.write(root, path, b"x", parents=True)
-                    except CarrelError:
+                    except WorksteadError:
                         continue
                 files.delete(root, "x", recursive=True)
                 files.make_directory(root, "x/inner", parents=True)

@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "snapshots"))
 
 from desks import Desk
 
-from carrel.errors import CarrelError
-from carrel.snapshots.apply import apply_plan, reverse
-from carrel.snapshots.collect import verify
-from carrel.snapshots.merge import Folder, plan_merge
+from workstead.errors import WorksteadError
+from workstead.snapshots.apply import apply_plan, reverse
+from workstead.snapshots.collect import verify
+from workstead.snapshots.merge import Folder, plan_merge
 
 SECONDS = 1.5
 SECRET = b"a secret of the host\n"
@@ -86,7 +86,7 @@ def until(seconds: float, action: Callable[[], object]) -> int:
     while time.monotonic() < end:
         try:
             action()
-        except CarrelError:
+        except WorksteadError:
             continue
         count += 1
     return count

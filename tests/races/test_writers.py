@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import WorkspaceExists
-from carrel.settings import Settings
-from carrel.store import open_log
+import workstead
 from situations import check_whole, fork, wait, wait_all
+from workstead.errors import WorkspaceExists
+from workstead.settings import Settings
+from workstead.store import open_log
 
 WRITERS = 8
 
@@ -31,15 +31,15 @@ class Shared:
         self.settings = settings
         self.each = 200  # creates and destroys of each writer
 
-    def open(self) -> carrel.local.Local:
-        return carrel.open(self.path, settings=self.settings)
+    def open(self) -> workstead.local.Local:
+        return workstead.open(self.path, settings=self.settings)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def shared(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> Iterator[Shared]:
     """In memory where there is some: this is about order, and a slow disk would only hide races."""
     fast = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else tmp_path
-    top = fast / f"carrel-{os.getpid()}-{os.urandom(4).hex()}"
+    top = fast / f"workstead-{os.getpid()}-{os.urandom(4).hex()}"
     top.mkdir()
     if request.param == "postgres":
         url = request.getfixturevalue("postgres_url")
@@ -160,7 +160,7 @@ def test_undo_and_sweep_at_once_never_both_win(shared: Shared) -> None:
             for workspace in workspaces.trash():
                 try:
                     workspaces.restore_trashed(workspace.uid)
-                except carrel.errors.CarrelError:
+                except workstead.errors.WorksteadError:
                     continue
 
     def delete() -> None:
@@ -177,7 +177,7 @@ def test_undo_and_sweep_at_once_never_both_win(shared: Shared) -> None:
 
 def test_many_first_users_of_a_home_all_get_in(tmp_path: Path) -> None:
     """Changing a new file to write-ahead logging is the one moment at which SQLite does not wait for others."""
-    script = "import sys; from carrel.store import open_log; log = open_log(sys.argv[1]); print(log.last_position())"
+    script = "import sys; from workstead.store import open_log; log = open_log(sys.argv[1]); print(log.last_position())"
     for number in range(6):
         path = str(tmp_path / f"log{number}.db")
         users = [

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from scene import Scene, a_host, in_child, need_guest
 
-from carrel.sandboxes import bubblewrap
 from needs import need
+from workstead.sandboxes import bubblewrap
 
 
 @pytest.fixture(scope="session", params=["root", "ordinary"])

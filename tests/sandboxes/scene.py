@@ -22,24 +22,24 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
-from carrel.errors import SandboxUnavailable
-from carrel.model.enforcement import Limits
-from carrel.sandboxes import Confinement, Machines, contract, driver, vm
-from carrel.system import control, frames, process, proxy, supervisor
-from carrel.system.supervisor import Hooks, Order, Result
-from carrel.system.vm import machines
 from needs import need
+from workstead.errors import SandboxUnavailable
+from workstead.model.enforcement import Limits
+from workstead.sandboxes import Confinement, Machines, contract, driver, vm
+from workstead.system import control, frames, process, proxy, supervisor
+from workstead.system.supervisor import Hooks, Order, Result
+from workstead.system.vm import machines
 
 ORDINARY = 12345
 # built once, for all tests and test runs of this checkout
-GUESTS = f"{tempfile.gettempdir()}/carrel-test-guests-{os.geteuid()}-{zlib.crc32(__file__.encode()):08x}"
+GUESTS = f"{tempfile.gettempdir()}/workstead-test-guests-{os.geteuid()}-{zlib.crc32(__file__.encode()):08x}"
 
 # loaded before a child changes its user: the checkout and Python itself may lie where that user cannot read
 for _name in (
     "encodings.ascii", "encodings.idna", "encodings.latin_1", "fcntl", "ipaddress", "resource", "select", "ssl",
-    "termios", "threading", "traceback", "carrel.sandboxes.none", "carrel.sandboxes.bubblewrap", "carrel.sandboxes.vm",
-    "carrel.system.box",
-    "carrel.system.landlock", "carrel.system.shim", "carrel.system.stage", "carrel.system.proxy",
+    "termios", "threading", "traceback", "workstead.sandboxes.none", "workstead.sandboxes.bubblewrap",
+    "workstead.sandboxes.vm", "workstead.system.box",
+    "workstead.system.landlock", "workstead.system.shim", "workstead.system.stage", "workstead.system.proxy",
 ):  # fmt: skip
     importlib.import_module(_name)
 

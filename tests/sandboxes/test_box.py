@@ -10,13 +10,13 @@ import pytest
 from attempts import ATTEMPTS, Attempt
 from scene import Scene
 
-from carrel.errors import Invalid, SandboxUnavailable
-from carrel.model.enforcement import Enforcement, Limits
-from carrel.sandboxes import Confinement, driver
-from carrel.system import box, control, process, supervisor
-from carrel.system.box import Box
-from carrel.system.supervisor import Hooks, Order
 from waiting import wait_until
+from workstead.errors import Invalid, SandboxUnavailable
+from workstead.model.enforcement import Enforcement, Limits
+from workstead.sandboxes import Confinement, driver
+from workstead.system import box, control, process, supervisor
+from workstead.system.box import Box
+from workstead.system.supervisor import Hooks, Order
 
 WORK = "/mnt/workspace/work"
 

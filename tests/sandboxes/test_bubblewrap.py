@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import CarrelError, Invalid, NotADirectory, Refused, SandboxUnavailable
-from carrel.sandboxes import Confinement, Mount, bubblewrap, choose, driver
-from carrel.system import launcher
 from needs import need
+from workstead.errors import Invalid, NotADirectory, Refused, SandboxUnavailable, WorksteadError
+from workstead.sandboxes import Confinement, Mount, bubblewrap, choose, driver
+from workstead.system import launcher
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def workspace(tmp_path: Path) -> str:
         ({"workspace": "/nonexistent"}, NotADirectory),
     ],
 )
-def test_what_makes_no_sense_is_refused(workspace: str, fields: dict[str, object], error: type[CarrelError]) -> None:
+def test_what_makes_no_sense_is_refused(workspace: str, fields: dict[str, object], error: type[WorksteadError]) -> None:
     with pytest.raises(error), bubblewrap.enter(Confinement(**{"workspace": workspace, **fields})):  # type: ignore[arg-type]
         pass
 

@@ -11,10 +11,10 @@ import time
 import pytest
 from scene import Scene, find_processes, in_child, supervise
 
-from carrel.model.enforcement import Limits
-from carrel.sandboxes import Confinement
-from carrel.system import cgroups, control, process
 from waiting import wait_until
+from workstead.model.enforcement import Limits
+from workstead.sandboxes import Confinement
+from workstead.system import cgroups, control, process
 
 SLEEP = f"sleep 300.{os.getpid()}"  # to be found again
 BUSY = f"echo up; (setsid {SLEEP} &); for i in 1 2 3; do {SLEEP} & done; wait"

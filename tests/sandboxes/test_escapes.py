@@ -10,9 +10,9 @@ import pytest
 from attempts import ATTEMPTS, Attempt
 from scene import Scene
 
-from carrel.system import launcher
 from needs import need
 from waiting import wait_until
+from workstead.system import launcher
 
 UNSHARE = ("unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--mount-proc", "--propagation", "private")
 EACH = [pytest.param(attempt, id=attempt.name) for attempt in ATTEMPTS]

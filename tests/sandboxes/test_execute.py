@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from carrel.sandboxes import Mount
 from sandboxes.scene import Scene, a_host
+from workstead.sandboxes import Mount
 
 LOADER = next(path for path in ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1") if os.path.exists(path))
 

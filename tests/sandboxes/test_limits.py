@@ -8,9 +8,9 @@ import time
 import pytest
 from scene import Scene, find_processes
 
-from carrel.model.enforcement import Limits
-from carrel.system import cgroups
 from needs import need
+from workstead.model.enforcement import Limits
+from workstead.system import cgroups
 
 PLAIN = Limits(wall_seconds=20, grace_seconds=0.3)
 

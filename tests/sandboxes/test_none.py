@@ -7,8 +7,8 @@ import os
 import pytest
 from scene import Scene
 
-from carrel.errors import NotADirectory
-from carrel.sandboxes import Confinement, none
+from workstead.errors import NotADirectory
+from workstead.sandboxes import Confinement, none
 
 
 def test_it_starts_in_the_work_directory_with_a_built_environment(host: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,9 @@ from attempts import ATTEMPTS, IN_ONE_GO
 from scene import Attendant, Outcome, Scene
 from test_work import test_a_mount_that_a_process_of_the_user_holds_appears as holds
 
-from carrel.model.enforcement import Limits
-from carrel.system import frames, process
-from carrel.system.vm import machines
+from workstead.model.enforcement import Limits
+from workstead.system import frames, process
+from workstead.system.vm import machines
 
 PLAIN = Limits(wall_seconds=60, grace_seconds=0.5)
 

@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator
 import pytest
 from scene import GUESTS, Outcome, Scene, a_host, need_guest
 
-from carrel.model.enforcement import Limits
-from carrel.sandboxes import Machines, vm
-from carrel.system import cgroups, process
-from carrel.system.vm import agent, guest, kvm, machines
-from carrel.system.vm.archive import Archive
 from needs import need_root
 from waiting import wait_until
+from workstead.model.enforcement import Limits
+from workstead.sandboxes import Machines, vm
+from workstead.system import cgroups, process
+from workstead.system.vm import agent, guest, kvm, machines
+from workstead.system.vm.archive import Archive
 
 OWNER = f"frail-{os.getpid()}"  # other processes test too
 SABOTAGE = """
@@ -81,7 +81,7 @@ def tamper(cache: str, more: str) -> None:
     with open(f"{cache}/{os.path.basename(found.directory)}/initramfs", "ab") as image:
         image.write(bytes(-image.tell() % 512))
         archive = Archive(image)
-        archive.file("agent/carrel/system/vm/agent.py", text.encode())
+        archive.file("agent/workstead/system/vm/agent.py", text.encode())
         archive.end()
 
 

@@ -28,11 +28,11 @@ from test_network import (  # the contract of any sandbox, here with `host` as b
     web,
 )
 
-from carrel.model.enforcement import Limits
-from carrel.sandboxes import Mount
-from carrel.system.proxy import Rule
 from needs import need, need_program
 from waiting import wait_until
+from workstead.model.enforcement import Limits
+from workstead.sandboxes import Mount
+from workstead.system.proxy import Rule
 
 __all__ = [
     "test_a_name_in_the_list_is_reached_by_a_tunnel",
@@ -72,7 +72,7 @@ def test_the_usual_places(host: Scene) -> None:
         "echo o > /dev/stdout; echo hi > /dev/null; getent hosts localhost | cut -c1-3; hostname; "
         "ls /mnt/workspace -A | head -1; echo $CHOKIDAR_USEPOLLING",
     )
-    assert out == "/mnt/workspace/work\nagent\n/home/agent\nv\no\n::1\ncarrel\n.aw\n1\n"
+    assert out == "/mnt/workspace/work\nagent\n/home/agent\nv\no\n::1\nworkstead\n.aw\n1\n"
 
 
 def test_a_guest_cannot_rename_a_part_of_its_workspace(host: Scene) -> None:

@@ -11,11 +11,11 @@ import zipfile
 import pytest
 from scene import Scene
 
-from carrel.model.enforcement import Limits
-from carrel.sandboxes import Mount
-from carrel.system import process
-from carrel.system.libc import libc
 from needs import need, need_program
+from workstead.model.enforcement import Limits
+from workstead.sandboxes import Mount
+from workstead.system import process
+from workstead.system.libc import libc
 
 GENEROUS = Limits(wall_seconds=60, memory_bytes=4 << 30, processes=1024, file_bytes=4 << 30, needs_cgroup=False)
 
@@ -98,7 +98,7 @@ def test_the_usual_places(host: Scene) -> None:
         "date +%Z; mktemp | cut -c1-5; hostname; ls /mnt/workspace -A",
     )
     assert out.startswith("/mnt/workspace/work\nagent\n/home/agent\nv\no\n1\n")
-    assert out.endswith("/tmp/\ncarrel\n.aw\nidroot\nwork\n") or "idroot" not in out
+    assert out.endswith("/tmp/\nworkstead\n.aw\nidroot\nwork\n") or "idroot" not in out
 
 
 def test_certificates_are_there(host: Scene) -> None:

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from carrel.local import Local
-from carrel.server.serve import Background
-from carrel.settings import Settings
+from workstead.local import Local
+from workstead.server.serve import Background
+from workstead.settings import Settings
 
 
 class Answer:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-import carrel
-from carrel.local import Local
-from carrel.server import guard, protocol
-from carrel.server.serve import Background
-from carrel.settings import Settings, load_settings
+import workstead
+from workstead.local import Local
+from workstead.server import guard, protocol
+from workstead.server.serve import Background
+from workstead.settings import Settings, load_settings
 
 from .conftest import Answer, Wire, read_all, unmount_below
 
@@ -36,7 +36,7 @@ def settings(home_path: str) -> Settings:
 
 @pytest.fixture(scope="module")
 def workspaces(home_path: str, settings: Settings) -> Iterator[Local]:
-    with carrel.open(home_path, settings=settings) as opened:
+    with workstead.open(home_path, settings=settings) as opened:
         yield opened
     unmount_below(home_path)
 
@@ -589,8 +589,8 @@ def test_a_file_of_gigabytes_is_sent_without_holding_it(workspaces: Local, wire:
 
 
 def test_the_settings_may_name_further_hosts(workspaces: Local, settings: Settings) -> None:
-    named = settings.replace(server=settings.server.replace(names=["carrel.example"]))
+    named = settings.replace(server=settings.server.replace(names=["workstead.example"]))
     with Background(workspaces, named) as server:
         wire = Wire(server.url, workspaces.owner_token())
-        assert wire.ask("GET", "/api/workspaces", headers={"Host": "carrel.example"}).status == 200
+        assert wire.ask("GET", "/api/workspaces", headers={"Host": "workstead.example"}).status == 200
         assert wire.ask("GET", "/api/workspaces", headers={"Host": "other.example"}).status == 421

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from carrel import calls
-from carrel.local import Local
 from waiting import wait_until
+from workstead import calls
+from workstead.local import Local
 
 from .conftest import Answer, Wire
 
@@ -154,7 +154,7 @@ def test_what_is_cancelled_leaves_nothing(wire: Wire, workspaces: Local) -> None
 def test_an_accepted_operation_of_a_server_that_died_is_done_by_the_next(
     workspaces: Local, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from carrel.server.serve import Background
+    from workstead.server.serve import Background
 
     with monkeypatch.context() as patch, Background(workspaces, settings) as server:
         patch.setattr(Local, "start_call", lambda *_: None)  # it dies before it has started anybody

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-import carrel
-from carrel.errors import CarrelError, Unavailable
-from carrel.local import Local
+import workstead
 from waiting import wait_until
+from workstead.errors import Unavailable, WorksteadError
+from workstead.local import Local
 
 from .conftest import Answer, Wire
 
@@ -31,7 +31,7 @@ class Served:
     """A server in a process of its own."""
 
     def __init__(self, home: str, *arguments: str) -> None:
-        program = "from carrel.cli import command; command()"
+        program = "from workstead.cli import command; command()"
         everything = [sys.executable, "-I", "-c", program, "serve", "--home", home, "--format", "json", "--no-page"]
         self.process = subprocess.Popen(
             [*everything, *(arguments or ("--port", "0"))],
@@ -151,7 +151,7 @@ def test_settings_are_read_again_on_request(served: Served, home_path: str) -> N
 
 def test_other_processes_work_beside_it_on_the_same_home(served: Served, home_path: str, workspaces: Local) -> None:
     wire = served.wire
-    program = "from carrel.cli import command; command()"
+    program = "from workstead.cli import command; command()"
     for number in range(3):
         argv = [sys.executable, "-I", "-c", program, "create", "--home", home_path, "--id", f"cli/{number}"]
         subprocess.run(argv, check=True, capture_output=True)
@@ -185,7 +185,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_done_twice_when_it_is_killed(
     first = workspaces.last_position()
 
     def call(number: int) -> None:
-        with carrel.connect(url, token) as remote:
+        with workstead.connect(url, token) as remote:
             count = 0
             while not stop.is_set():
                 count += 1
@@ -196,14 +196,14 @@ def test_nothing_acknowledged_is_lost_and_nothing_done_twice_when_it_is_killed(
                     desk = made[-1][0]
                     remote.write_file(desk, "work/x", name)
                     files[desk] = name.encode()
-                except CarrelError:
+                except WorksteadError:
                     continue  # not acknowledged
 
     def follow() -> None:
         def has_all() -> bool:
             return stop.is_set() and seen[-1:] == [workspaces.last_position()]
 
-        with carrel.connect(url, token) as remote:
+        with workstead.connect(url, token) as remote:
             while not has_all():  # a server that takes long to come back is given up, and asked again
                 with suppress(Unavailable):
                     for event in remote.follow(after=seen[-1] if seen else first, until=has_all):
@@ -243,12 +243,12 @@ def test_memory_stays_flat_over_many_requests(served: Served) -> None:
         assert wire.ask("POST", "/api/workspaces", {"id": f"t/{name}"}).status == 201
 
     def many(count: int) -> None:
-        with carrel.connect(served.said["url"], wire.token) as remote:
+        with workstead.connect(served.said["url"], wire.token) as remote:
             for number in range(count // 4):
                 remote.write_file("t/a", "work/x", str(number))
                 assert remote.read_text("t/a", "work/x") == str(number)
                 remote.list()
-                with pytest.raises(CarrelError):
+                with pytest.raises(WorksteadError):
                     remote.get("no/body")
 
     many(2_000)  # caches fill, and the log's last events are kept in memory up to a number

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from carrel.local import Local
+from workstead.local import Local
 
 from .conftest import Wire
 

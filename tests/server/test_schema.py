@@ -23,12 +23,12 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-import carrel
-from carrel.local import Local
-from carrel.server.app import make_app
-from carrel.server.serve import Background
-from carrel.settings import load_settings
+import workstead
 from waiting import wait_until
+from workstead.local import Local
+from workstead.server.app import make_app
+from workstead.server.serve import Background
+from workstead.settings import load_settings
 
 from .conftest import unmount_below
 
@@ -49,7 +49,7 @@ class House:
         self.base = base
         found = load_settings({"HOME": base}, base, system_directory=f"{base}/no-etc")
         self.settings = found.replace(server=found.server.replace(max_body_mb=1))
-        self.workspaces = carrel.open(f"{base}/home", settings=self.settings)
+        self.workspaces = workstead.open(f"{base}/home", settings=self.settings)
         self.server = Background(self.workspaces, self.settings)
         self.furnish()
         self.owner = self.workspaces.owner_token()

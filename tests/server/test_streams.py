@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-import carrel
-import carrel.remote
-from carrel.errors import Unavailable
-from carrel.local import Local
-from carrel.server import streams
-from carrel.server.serve import Background
-from carrel.settings import Settings
+import workstead
+import workstead.remote
 from situations import in_a_loop
+from workstead.errors import Unavailable
+from workstead.local import Local
+from workstead.server import streams
+from workstead.server.serve import Background
+from workstead.settings import Settings
 
 from .conftest import Wire
 
@@ -159,7 +159,7 @@ def test_a_forged_line_stays_within_its_event(wire: Wire, workspaces: Local) -> 
     made = workspaces.create(task=odd)
     seen = in_a_loop(_listen(wire, "/api/events?follow=true&after=0", workspaces.last_position()))
     assert seen == [1, 2]
-    with carrel.connect(wire.url, wire.token) as remote:
+    with workstead.connect(wire.url, wire.token) as remote:
         events = list(remote.follow(after=0, timeout_seconds=3))
     assert [event.stream for event in events] == [made.task_id] * 2
 
@@ -212,12 +212,12 @@ def test_the_server_ends_while_streams_are_open(workspaces: Local, settings: Set
 def test_a_follower_of_the_client_goes_on_after_the_server_came_back(
     workspaces: Local, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carrel.remote, "TRIES", 1)  # a server that is not there at all is given up at once
+    monkeypatch.setattr(workstead.remote, "TRIES", 1)  # a server that is not there at all is given up at once
     got: list[Any] = []
     first = Background(workspaces, settings)
     with first:
         port = int(first.url.rpartition(":")[2])
-        remote = carrel.connect(first.url, workspaces.owner_token())
+        remote = workstead.connect(first.url, workspaces.owner_token())
         listener = threading.Thread(target=lambda: got.extend(_until(remote, "last/main")), daemon=True)
         listener.start()
         workspaces.create(id="one/main", lazy=True)
@@ -235,10 +235,10 @@ def test_a_follower_of_the_client_goes_on_after_the_server_came_back(
 def test_a_follower_gives_up_a_server_that_stays_away(
     workspaces: Local, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carrel.remote, "TRIES", 1)
-    monkeypatch.setattr(carrel.remote, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(workstead.remote, "TRIES", 1)
+    monkeypatch.setattr(workstead.remote, "PATIENCE_SECONDS", 0.2)
     with Background(workspaces, settings) as server:
-        remote = carrel.connect(server.url, workspaces.owner_token())
+        remote = workstead.connect(server.url, workspaces.owner_token())
         workspaces.create(id="one/main", lazy=True)
         following = remote.follow(after=0)
         assert next(following).event_data["workspace_id"] == "one/main"

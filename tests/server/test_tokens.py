@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-import carrel
-from carrel import errors
-from carrel.local import Local
-from carrel.server.serve import Background
-from carrel.verbs import tokens
+import workstead
+from workstead import errors
+from workstead.local import Local
+from workstead.server.serve import Background
+from workstead.verbs import tokens
 
 from .conftest import Wire
 
@@ -223,7 +223,7 @@ def test_an_agent_may_wait_for_the_decision(wire: Wire, workspaces: Local, desk:
 
 def test_the_client_of_an_agent_raises_the_same_errors(server: Background, workspaces: Local, desk: str) -> None:
     _, text = workspaces.create_token(desk)
-    with carrel.connect(server.url, text) as mine:
+    with workstead.connect(server.url, text) as mine:
         assert mine.read_text(desk, "work/in.txt") == "IN:in.txt"
         with pytest.raises(errors.ApprovalRequired) as asked:
             mine.delete_file(desk, "work/in.txt")
@@ -232,5 +232,5 @@ def test_the_client_of_an_agent_raises_the_same_errors(server: Background, works
             mine.get("other/a")
         with pytest.raises(errors.Forbidden):
             mine.create("empty")
-    with carrel.connect(server.url, "wrong") as nobody, pytest.raises(errors.Unauthorized):
+    with workstead.connect(server.url, "wrong") as nobody, pytest.raises(errors.Unauthorized):
         nobody.list()

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from carrel.errors import InvalidConfig
-from carrel.local import Local
-from carrel.server import webhooks
-from carrel.server.serve import Background
-from carrel.settings import Settings, Webhook, load_settings
 from waiting import wait_until
+from workstead.errors import InvalidConfig
+from workstead.local import Local
+from workstead.server import webhooks
+from workstead.server.serve import Background
+from workstead.settings import Settings, Webhook, load_settings
 
 
 class Receiver(ThreadingHTTPServer):
@@ -38,9 +38,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        stamp = self.headers["X-Carrel-Timestamp"]
+        stamp = self.headers["X-Workstead-Timestamp"]
         good = hmac.new(b"secret", f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()
-        assert self.headers["X-Carrel-Signature"] == f"sha256={good}"
+        assert self.headers["X-Workstead-Signature"] == f"sha256={good}"
         self.server.asked += 1
         self.server.paths.append(self.path)
         if self.path == self.server.closed:

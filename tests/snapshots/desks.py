@@ -9,13 +9,13 @@ import subprocess
 import time
 from pathlib import Path
 
-from carrel.model.change import Change
-from carrel.model.snapshot import Overlay, Place, Stack, Taken, layer_root
-from carrel.snapshots.diff import diff
-from carrel.snapshots.objects import Store
-from carrel.snapshots.restore import Restored, restore
-from carrel.snapshots.take import look, take
-from carrel.snapshots.trees import Tree
+from workstead.model.change import Change
+from workstead.model.snapshot import Overlay, Place, Stack, Taken, layer_root
+from workstead.snapshots.diff import diff
+from workstead.snapshots.objects import Store
+from workstead.snapshots.restore import Restored, restore
+from workstead.snapshots.take import look, take
+from workstead.snapshots.trees import Tree
 
 Description = dict[str, tuple[object, ...]]
 

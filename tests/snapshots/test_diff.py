@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from desks import Desk, describe
 
-from carrel.model.change import Change, Diff
-from carrel.snapshots.diff import diff, has_changes, is_in_git, render_names, render_stat, write_patch
-from carrel.snapshots.lines import edits, hunks, match, merge, split_lines
-from carrel.snapshots.patch import quote
-from carrel.snapshots.take import look
 from needs import need_program
+from workstead.model.change import Change, Diff
+from workstead.snapshots.diff import diff, has_changes, is_in_git, render_names, render_stat, write_patch
+from workstead.snapshots.lines import edits, hunks, match, merge, split_lines
+from workstead.snapshots.patch import quote
+from workstead.snapshots.take import look
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel import errors
+import workstead
+from workstead import errors
 
-SOURCE = Path(carrel.__file__).parent
+SOURCE = Path(workstead.__file__).parent
 FILES = [
     *sorted((SOURCE / "snapshots").glob("*.py")),
     *(SOURCE / "verbs" / f"{name}.py" for name in ("apply", "diff", "restore", "retention", "session", "snapshot")),
@@ -24,5 +24,5 @@ def test_every_error_has_a_hint(path: Path) -> None:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
         kind = getattr(errors, node.func.id, None)
-        if isinstance(kind, type) and issubclass(kind, errors.CarrelError):
+        if isinstance(kind, type) and issubclass(kind, errors.WorksteadError):
             assert "hint" in {keyword.arg for keyword in node.keywords}, f"line {node.lineno}"

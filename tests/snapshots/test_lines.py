@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from carrel.snapshots import lines
-from carrel.snapshots.unchanged import find_library
 from needs import need
+from workstead.snapshots import lines
+from workstead.snapshots.unchanged import find_library
 
 
 @pytest.fixture(params=["compiled", "python"], autouse=True, scope="module")

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from desks import Desk, describe
 
-from carrel.errors import CarrelError, Invalid, OriginMoved, Refused
-from carrel.model.change import Plan
-from carrel.snapshots import apply
-from carrel.snapshots.apply import Outcome, reverse
-from carrel.snapshots.collect import collect
-from carrel.snapshots.commit import GitCommitTree, make_commit
-from carrel.snapshots.journal import PREFIX
-from carrel.snapshots.merge import Folder, Since, plan_merge
-from carrel.snapshots.objects import Store
 from needs import need_root
+from workstead.errors import Invalid, OriginMoved, Refused, WorksteadError
+from workstead.model.change import Plan
+from workstead.snapshots import apply
+from workstead.snapshots.apply import Outcome, reverse
+from workstead.snapshots.collect import collect
+from workstead.snapshots.commit import GitCommitTree, make_commit
+from workstead.snapshots.journal import PREFIX
+from workstead.snapshots.merge import Folder, Since, plan_merge
+from workstead.snapshots.objects import Store
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
@@ -284,7 +284,7 @@ def test_an_error_on_the_way_takes_everything_back(copy_desk: Desk, origin: Path
     before = describe(origin, times=False)
     # A step at the end that cannot be done: something that the check cannot see is in the way.
     broken = made.replace(steps=(*made.steps, made.steps[0].replace(path="data/blob.bin/x", action="mkdir", before="")))
-    with pytest.raises(CarrelError):
+    with pytest.raises(WorksteadError):
         apply_plan(desk.store, broken, str(origin))
     assert describe(origin, times=False) == before
 
@@ -399,7 +399,7 @@ def test_a_branch_that_is_checked_out_or_has_other_commits_is_refused(copy_desk:
 
 
 def test_a_plan_with_a_git_name_cannot_be_committed(copy_desk: Desk, repository: Path) -> None:
-    from carrel.model.change import Step
+    from workstead.model.change import Step
 
     parent = git(repository, "rev-parse", "HEAD").strip()
     evil = Plan(steps=(Step(path="a/.GIT/config", action="link", target="x"),))

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from desks import Desk, describe
 
-from carrel.errors import CarrelError, PathOutsideWorkspace, PathTraversal
-from carrel.model.snapshot import Limits
 from mcp_peers import FILESYSTEM, npm_package
 from needs import need_root
+from workstead.errors import PathOutsideWorkspace, PathTraversal, WorksteadError
+from workstead.model.snapshot import Limits
 
 
 def test_only_what_differs_is_touched(any_desk: Desk) -> None:
@@ -116,7 +116,7 @@ def test_chosen_paths_come_back_and_others_stay(any_desk: Desk) -> None:
         (".aw/task_spec.json", PathOutsideWorkspace),
     ],
 )
-def test_a_path_that_leads_out_is_refused(desk: Desk, path: str, error: type[CarrelError]) -> None:
+def test_a_path_that_leads_out_is_refused(desk: Desk, path: str, error: type[WorksteadError]) -> None:
     taken = desk.take()
     with pytest.raises(error):
         desk.restore(taken.root, [path])

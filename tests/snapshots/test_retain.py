@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from carrel.model.snapshot import Snapshot
-from carrel.snapshots.retain import thin
+from workstead.model.snapshot import Snapshot
+from workstead.snapshots.retain import thin
 
 NOW = 1_000_000_000.0
 HOUR = 3600.0

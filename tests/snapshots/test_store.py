@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from desks import Desk, describe
 
-from carrel.errors import DiskFull, StoreDamaged, StoreFull
-from carrel.snapshots import packs
-from carrel.snapshots.collect import collect, stack_keys, verify
-from carrel.snapshots.objects import Store
-from carrel.snapshots.take import take
 from situations import tiny_disk
+from workstead.errors import DiskFull, StoreDamaged, StoreFull
+from workstead.snapshots import packs
+from workstead.snapshots.collect import collect, stack_keys, verify
+from workstead.snapshots.objects import Store
+from workstead.snapshots.take import take
 
 
 @pytest.fixture

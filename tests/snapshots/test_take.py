@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from desks import Desk, describe
 
-from carrel.model.snapshot import Limits, Place
-from carrel.snapshots.collect import verify
-from carrel.snapshots.entries import CHUNK
-from carrel.snapshots.take import look, take
-from carrel.snapshots.trees import compare
 from needs import need_root
+from workstead.model.snapshot import Limits, Place
+from workstead.snapshots.collect import verify
+from workstead.snapshots.entries import CHUNK
+from workstead.snapshots.take import look, take
+from workstead.snapshots.trees import compare
 
 
 def test_a_snapshot_keeps_every_kind_of_thing(any_desk: Desk) -> None:
@@ -420,7 +420,7 @@ def test_unreadable_files_are_listed_for_an_ordinary_user(desk: Desk) -> None:
 
 @pytest.mark.parametrize("root", ["", "zz", "ab" * 16, "../etc"])
 def test_a_root_that_was_never_kept_is_not_found(desk: Desk, root: str) -> None:
-    from carrel.errors import SnapshotNotFound
+    from workstead.errors import SnapshotNotFound
 
     with pytest.raises(SnapshotNotFound):
         desk.restore(root)

@@ -20,13 +20,13 @@ from desks import Desk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from carrel.model.snapshot import Limits, Taken
-from carrel.snapshots import cache, unchanged, walker
-from carrel.snapshots.folders import OPEN_DIR
-from carrel.snapshots.take import _cache_key, take
 from needs import need, need_program, need_root
 from properties.test_snapshots_properties import join, link, make_folder, remove, rewrite_in_place, touch, write
 from situations import fork, wait
+from workstead.model.snapshot import Limits, Taken
+from workstead.snapshots import cache, unchanged, walker
+from workstead.snapshots.folders import OPEN_DIR
+from workstead.snapshots.take import _cache_key, take
 
 REPOSITORY = Path(__file__).parents[2]
 LIMITS = Limits()
@@ -381,8 +381,8 @@ def test_what_it_may_not_read_is_left_to_the_walker(in_memory: Path) -> None:
 
 def test_a_library_of_another_version_or_machine_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = need_program("cc")
-    source = (REPOSITORY / "src/carrel/snapshots/unchanged.c").read_text()
-    (tmp_path / "other.c").write_text(source.replace(unchanged._ENTRY, "carrel_unchanged_0"))
+    source = (REPOSITORY / "src/workstead/snapshots/unchanged.c").read_text()
+    (tmp_path / "other.c").write_text(source.replace(unchanged._ENTRY, "workstead_unchanged_0"))
     subprocess.run([compiler, "-shared", "-fPIC", "-pthread", "-o", "other.so", "other.c"], cwd=tmp_path, check=True)
     (tmp_path / "junk.so").write_bytes(b"\x7fELF" + os.urandom(200))
     for name in ("other.so", "junk.so", "missing.so"):
@@ -410,7 +410,7 @@ def test_the_wheel_brings_it(tmp_path: Path) -> None:
         (wheel,) = (tmp_path / "dist").iterdir()
         return zipfile.ZipFile(wheel.rename(tmp_path / wheel.name))
 
-    library = "carrel/snapshots/libunchanged.so"
+    library = "workstead/snapshots/libunchanged.so"
     with build() as wheel:
         assert "-py3-none-linux_" in str(wheel.filename)
         assert wheel.read(library)[:4] == b"\x7fELF"

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import time
 
-from carrel import sources
-from carrel.system import layers
-from carrel.system.holder import Holder
 from sources.yard import Yard, as_agent, listing, mounts_in, random_tree, remove, repository, upset
+from workstead import sources
+from workstead.system import layers
+from workstead.system.holder import Holder
 
 
 def main(directory: str) -> None:
@@ -55,7 +55,7 @@ def tell(yard: Yard) -> None:
     assert listing(origin) == before
 
     # A holder that is killed loses the mounts, not the files; whoever comes next starts another.
-    holder = Holder(yard.carrel)
+    holder = Holder(yard.private)
     kept = listing(fork.path)
     os.kill(holder.process(), signal.SIGKILL)
     wait_until(lambda: holder.find_process() is None)

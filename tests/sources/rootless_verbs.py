@@ -6,12 +6,12 @@ import os
 import shutil
 import sys
 
-import carrel
-from carrel.settings import load_settings
-from carrel.system import layers
-from carrel.system.holder import Holder
-from carrel.verbs.destroy import refresh
+import workstead
 from sources.yard import listing, random_tree
+from workstead.settings import load_settings
+from workstead.system import layers
+from workstead.system.holder import Holder
+from workstead.verbs.destroy import refresh
 
 
 def main(top: str) -> None:
@@ -24,7 +24,7 @@ def main(top: str) -> None:
     settings = load_settings({"HOME": top}, top, system_directory=f"{top}/no-etc")
     if not layers.try_mechanism("rootless-overlay", top)[0]:
         sys.exit(77)
-    with carrel.open(f"{top}/home", settings=settings) as workspaces:
+    with workstead.open(f"{top}/home", settings=settings) as workspaces:
         try:
             tell(workspaces, origin)
         finally:
@@ -32,7 +32,7 @@ def main(top: str) -> None:
     print("ok")
 
 
-def tell(workspaces: carrel.local.Local, origin: str) -> None:
+def tell(workspaces: workstead.local.Local, origin: str) -> None:
     before = listing(origin)
     desk = workspaces.create(f"overlay:{origin}", id="t/a")
     assert desk.filled["mechanism"] == "rootless-overlay"
@@ -64,7 +64,7 @@ def tell(workspaces: carrel.local.Local, origin: str) -> None:
     assert workspaces.repair() == []
 
 
-def after_a_fork(workspaces: carrel.local.Local, origin: str) -> None:
+def after_a_fork(workspaces: workstead.local.Local, origin: str) -> None:
     """A directory that the agent made before and after a fork is whole when the origin has it too."""
     desk = workspaces.create(f"overlay:{origin}", id="t/forked")
     workspaces.write_file(desk.id, "work/made/one", "1", parents=True)
@@ -81,7 +81,7 @@ def after_a_fork(workspaces: carrel.local.Local, origin: str) -> None:
     assert sorted(workspaces.list_files(desk.id, "work/made")) == ["one", "two"]
 
 
-def without_a_folder(workspaces: carrel.local.Local, origin: str) -> None:
+def without_a_folder(workspaces: workstead.local.Local, origin: str) -> None:
     """What the user removes below does not hide what the agent has, from the next run on."""
     os.mkdir(f"{origin}/lib")
     with open(f"{origin}/lib/x", "w") as file:

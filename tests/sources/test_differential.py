@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from carrel.sources.template import mark_made
 from needs import need_program, need_root
 from sources.yard import Desk, Yard, listing, random_tree, sh, upset, yard_fixture
+from workstead.sources.template import mark_made
 
 yard = yard_fixture
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from carrel.errors import CarrelError, CloneFailed, InvalidSource, PolicyDenied
-from carrel.sources.lfs import parse_pointer
 from cli.aw_command import Answer, program
 from needs import need_program, need_root
 from sources.git_server import serving
 from sources.lfs_server import POINTER, LfsStore, large_repository
 from sources.yard import Desk, Yard, as_agent, listing, sh, yard_fixture
+from workstead.errors import CloneFailed, InvalidSource, PolicyDenied, WorksteadError
+from workstead.sources.lfs import parse_pointer
 
 yard = yard_fixture
 
@@ -319,7 +319,7 @@ def test_where_the_server_sends_us_must_be_a_place_to_clone_from(yard: Yard, ori
         ]
         for href in refused:
             store.href = href
-            with pytest.raises(CarrelError) as caught:
+            with pytest.raises(WorksteadError) as caught:
                 clone(yard, store)
             assert isinstance(caught.value, PolicyDenied | InvalidSource), href
             assert "secret" not in str(caught.value.as_dict())
@@ -373,7 +373,7 @@ def test_with_encryption_the_certificate_has_to_be_right(
     yard: Yard, origin: str, store: LfsStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole way over TLS, by hand: git itself would need to be told about the certificate."""
-    from carrel.system.download import Target, ask
+    from workstead.system.download import Target, ask
 
     need_program("openssl")
     key, certificate = f"{yard.directory}/key", f"{yard.directory}/certificate"

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from carrel.errors import CloneFailed, InvalidSource, NotARepository, PolicyDenied
-from carrel.model.source import FillOptions
-from carrel.sources.urls import parse_remote, resolve
-from carrel.system.addresses import is_public
 from needs import need_program, need_root
 from sources.git_server import GitServer, serving
 from sources.yard import Yard, as_agent, listing, mounts_in, repository, sh, yard_fixture
+from workstead.errors import CloneFailed, InvalidSource, NotARepository, PolicyDenied
+from workstead.model.source import FillOptions
+from workstead.sources.urls import parse_remote, resolve
+from workstead.system.addresses import is_public
 
 yard = yard_fixture
 
@@ -149,8 +149,8 @@ def test_many_at_once_fetch_once(yard: Yard, origin: str, server: GitServer) -> 
     places = [(place, yard.staged(place)) for place in (yard.place() for _ in range(6))]
 
     def create(place: object, staged: object) -> None:
-        from carrel import sources
-        from carrel.model.source import parse
+        from workstead import sources
+        from workstead.model.source import parse
 
         options = FillOptions(**LOOPBACK)  # type: ignore[arg-type]
         made.append(

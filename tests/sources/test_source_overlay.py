@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from carrel.errors import FolderNotFound, FolderNotReadable, InvalidConfig, NotADirectory
-from carrel.sources import overlay
 from needs import need_root
 from sources.yard import Yard, as_agent, listing, random_tree, repository, sh, upset, yard_fixture
+from workstead.errors import FolderNotFound, FolderNotReadable, InvalidConfig, NotADirectory
+from workstead.sources import overlay
 
 yard = yard_fixture
 

@@ -6,13 +6,13 @@ import os
 
 import pytest
 
-from carrel import sources
-from carrel.errors import FolderNotFound, InvalidSource, NotARepository, ToolMissing
-from carrel.sources import worktree
-from carrel.system import git as git_code
-from carrel.system.copying import remove_tree
 from needs import need_program, need_root
 from sources.yard import Yard, as_agent, listing, repository, sh, yard_fixture
+from workstead import sources
+from workstead.errors import FolderNotFound, InvalidSource, NotARepository, ToolMissing
+from workstead.sources import worktree
+from workstead.system import git as git_code
+from workstead.system.copying import remove_tree
 
 yard = yard_fixture
 

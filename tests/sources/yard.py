@@ -14,10 +14,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from carrel import sources
-from carrel.model.source import Filled, FillOptions, Place, parse
-from carrel.sources.fork import fork as fork_source
-from carrel.system import layers, stack
+from workstead import sources
+from workstead.model.source import Filled, FillOptions, Place, parse
+from workstead.sources.fork import fork as fork_source
+from workstead.system import layers, stack
 
 AGENT = 64042
 ORDINARY = 64099  # a user who is not root, for the rootless way
@@ -47,14 +47,14 @@ class Yard:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.workspaces = f"{directory}/workspaces"
-        self.carrel = f"{self.workspaces}/.carrel"
+        self.private = f"{self.workspaces}/.carrel"
         self.cache = f"{directory}/home/cache"
         self.templates = f"{directory}/home/templates"
         self.owner = (AGENT, AGENT) if os.geteuid() == 0 else None
         self.desks: list[Desk] = []
         self.said: list[str] = []
         self.number = 0
-        os.makedirs(f"{self.carrel}/staging")
+        os.makedirs(f"{self.private}/staging")
         os.makedirs(self.templates)
 
     def folder(self, name: str = "origin") -> str:
@@ -66,11 +66,11 @@ class Yard:
         self.number += 1
         uid = f"u{self.number}"
         root = f"{self.workspaces}/{name or uid}"
-        return Place(uid=uid, root=root, layers=f"{self.carrel}/layers/{uid}", cache=self.cache, owner=self.owner)
+        return Place(uid=uid, root=root, layers=f"{self.private}/layers/{uid}", cache=self.cache, owner=self.owner)
 
     def staged(self, place: Place) -> Place:
         """Where a verb would let a source build: the directories exist already."""
-        root = f"{self.carrel}/staging/{place.uid}"
+        root = f"{self.private}/staging/{place.uid}"
         os.makedirs(f"{root}/work", exist_ok=True)
         if place.owner:
             os.chown(f"{root}/work", *place.owner)
@@ -103,7 +103,7 @@ class Yard:
         self.desks.remove(desk)
 
     def sweep(self) -> list[str]:
-        return stack.sweep(self.carrel)
+        return stack.sweep(self.private)
 
     def close(self) -> None:
         for desk in self.desks:
@@ -111,15 +111,15 @@ class Yard:
         for point in mounts_in(self.directory):
             subprocess.run(["umount", "-l", point], check=False)
         if os.geteuid() != 0:
-            from carrel.system.holder import Holder
+            from workstead.system.holder import Holder
 
-            Holder(self.carrel).stop()
+            Holder(self.private).stop()
 
 
 @pytest.fixture
 def yard_fixture() -> Iterator[Yard]:
     """A yard of its own for each test, and nothing left of it: no mounts, no files."""
-    directory = tempfile.mkdtemp(prefix="carrel-", dir="/var/tmp")
+    directory = tempfile.mkdtemp(prefix="workstead-", dir="/var/tmp")
     os.chmod(directory, 0o755)
     made = Yard(directory)
     try:
@@ -132,7 +132,7 @@ def yard_fixture() -> Iterator[Yard]:
 
 
 def remove(directory: str) -> None:
-    from carrel.system.copying import remove_tree
+    from workstead.system.copying import remove_tree
 
     remove_tree(directory)
 

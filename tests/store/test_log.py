@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from carrel.errors import Invalid, InvalidConfig, LogBroken, StoreUnavailable, VersionConflict, WrongStatus
-from carrel.model.event import Caller, Event, WorkspaceCreated, WorkspaceCreating
-from carrel.model.value import Value
-from carrel.store import Log, open_log
-from carrel.store.log import LabelTaken
 from situations import fork, wait
 from waiting import wait_until
+from workstead.errors import Invalid, InvalidConfig, LogBroken, StoreUnavailable, VersionConflict, WrongStatus
+from workstead.model.event import Caller, Event, WorkspaceCreated, WorkspaceCreating
+from workstead.model.value import Value
+from workstead.store import Log, open_log
+from workstead.store.log import LabelTaken
 
 ADA = Caller(actor_id="ada", correlation_id="c1", causation_id="e1")
 
@@ -47,7 +47,7 @@ class Store:
         import psycopg
 
         with psycopg.connect(self.url, autocommit=True) as server:
-            server.execute("SET search_path TO carrel")
+            server.execute("SET search_path TO workstead")
             cursor = server.execute(sql.replace("?", "%s").encode(), values)
             return cursor.fetchall() if cursor.description else []
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from carrel.errors import StoreUnavailable
-from carrel.model.event import Caller
-from carrel.store.log import Log
-from carrel.store.sqlite import Sqlite
 from situations import fork, wait, wait_all
+from workstead.errors import StoreUnavailable
+from workstead.model.event import Caller
+from workstead.store.log import Log
+from workstead.store.sqlite import Sqlite
 
 Migrations = tuple[tuple[str, ...], ...]
 LATER: tuple[str, ...] = ("CREATE TABLE {schema}extra (x integer)", "INSERT INTO {schema}extra VALUES (1)")
@@ -36,15 +36,15 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         return database
 
     if request.param == "sqlite":
-        from carrel.store.sqlite import MIGRATIONS
+        from workstead.store.sqlite import MIGRATIONS
 
         yield Place(lambda steps: kept(Sqlite(str(tmp_path / "log.db"), steps)), MIGRATIONS, "")
     else:
-        from carrel.store.postgres import MIGRATIONS as SERVER_MIGRATIONS
-        from carrel.store.postgres import Postgres
+        from workstead.store.postgres import MIGRATIONS as SERVER_MIGRATIONS
+        from workstead.store.postgres import Postgres
 
         url = request.getfixturevalue("postgres_url")
-        yield Place(lambda steps: kept(Postgres(url, steps)), SERVER_MIGRATIONS, "carrel.")
+        yield Place(lambda steps: kept(Postgres(url, steps)), SERVER_MIGRATIONS, "workstead.")
     for database in opened:
         database.close()
 
@@ -72,7 +72,7 @@ def test_a_newer_log_is_refused_and_left_alone(place: Place) -> None:
     newer = place.open_at(place.later)
     known = len(place.now)
     with pytest.raises(
-        StoreUnavailable, match=f"schema {known + 1}, and this version of Carrel knows {known}"
+        StoreUnavailable, match=f"schema {known + 1}, and this version of Workstead knows {known}"
     ) as caught:
         place.open_at(place.now)
     assert "upgrade" in caught.value.hint

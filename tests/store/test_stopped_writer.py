@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import StoreUnavailable
-from carrel.model.event import Caller
-from carrel.store import open_log, sqlite
 from people import Person
 from waiting import wait_until
+from workstead.errors import StoreUnavailable
+from workstead.model.event import Caller
+from workstead.store import open_log, sqlite
 
 HOLD = """
 import fcntl, os, sys

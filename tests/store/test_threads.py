@@ -6,8 +6,8 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from carrel.local import Local
 from waiting import wait_until
+from workstead.local import Local
 
 
 def _descriptors() -> int:

@@ -20,10 +20,10 @@ USER = 12345
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 SCRIPT = """
-import os, carrel
-from carrel.errors import ApprovalRequired, PolicyDenied, SandboxUnavailable
+import os, workstead
+from workstead.errors import ApprovalRequired, PolicyDenied, SandboxUnavailable
 
-workspaces = carrel.open("home")
+workspaces = workstead.open("home")
 desk = workspaces.create("overlay:origin", id="t/a")
 assert desk.filled["mechanism"] == "rootless-overlay", desk.filled
 
@@ -88,9 +88,9 @@ print("ok")
 """
 
 WATCHED = """
-import carrel
+import workstead
 
-workspaces = carrel.open("home")
+workspaces = workstead.open("home")
 desk = workspaces.create("overlay:origin", id="t/a")
 assert desk.filled["mechanism"] == "rootless-overlay", desk.filled
 watch = workspaces.watch(desk.id, timeout_seconds=3)
@@ -108,8 +108,8 @@ print("ok")
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory of an ordinary user, with a Carrel that this user can read."""
-    directory = Path(tempfile.mkdtemp(prefix="carrel-user-"))
+    """A directory of an ordinary user, with a Workstead that this user can read."""
+    directory = Path(tempfile.mkdtemp(prefix="workstead-user-"))
     directory.chmod(0o755)
     shutil.copytree(SOURCE, directory / "packages", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("msgspec", "backports"):

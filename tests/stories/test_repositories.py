@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from carrel.local import Local
-from carrel.model.workspace import Workspace
 from needs import need, need_program, need_root
 from sources.yard import sh
+from workstead.local import Local
+from workstead.model.workspace import Workspace
 
 # name -> its version, and something of its own to run
 PROJECTS = {
@@ -48,7 +48,7 @@ def projects() -> Iterator[dict[str, str]]:
     """A repository for each, with two commits and a branch."""
     need_program("git")
     need_root()
-    top = tempfile.mkdtemp(prefix="carrel-projects-", dir="/var/tmp")
+    top = tempfile.mkdtemp(prefix="workstead-projects-", dir="/var/tmp")
     found = {}
     for name, (version, _) in PROJECTS.items():
         path = f"{top}/{name}"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import Invalid, NotARepository, OriginMoved, SnapshotNotFound, UnappliedChanges, WorkspaceBusy
-from carrel.local import Local
-from carrel.model.workspace import Workspace
 from needs import need_root
+from workstead.errors import Invalid, NotARepository, OriginMoved, SnapshotNotFound, UnappliedChanges, WorkspaceBusy
+from workstead.local import Local
+from workstead.model.workspace import Workspace
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from carrel.local import Local
 from needs import need_program, need_root
 from sources.yard import sh
+from workstead.local import Local
 
 
 def test_an_agent_commits_in_its_worktree_and_cannot_touch_the_parent(workspaces: Local, tmp_path: Path) -> None:

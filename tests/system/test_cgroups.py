@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from carrel.model.enforcement import Limits
-from carrel.system import cgroups
-from carrel.system.cgroups import Group
 from needs import need
 from waiting import wait_until
+from workstead.model.enforcement import Limits
+from workstead.system import cgroups
+from workstead.system.cgroups import Group
 
 LIMITS = Limits(memory_bytes=100 << 20, processes=50, cpus=1.5, quota_bytes=1 << 30)
 

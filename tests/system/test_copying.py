@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import QuotaExceeded
-from carrel.system.copying import copy_tree, give_tree
 from needs import need_root
+from workstead.errors import QuotaExceeded
+from workstead.system.copying import copy_tree, give_tree
 
 LEVELS = 1500
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import (
-    CarrelError,
+from needs import need_root
+from workstead.errors import (
     FileChanged,
     FileExists,
     FileNotFound,
@@ -22,12 +22,12 @@ from carrel.errors import (
     PermissionDenied,
     QuotaExceeded,
     TimedOut,
+    WorksteadError,
 )
-from carrel.system import files
-from carrel.system.files import Entry, Gone, Written
-from carrel.system.paths import Root
-from carrel.system.walk import Limits, remove_tree
-from needs import need_root
+from workstead.system import files
+from workstead.system.files import Entry, Gone, Written
+from workstead.system.paths import Root
+from workstead.system.walk import Limits, remove_tree
 
 
 @pytest.fixture(params=["openat2", "walk"])
@@ -147,7 +147,7 @@ def test_a_lease_that_the_agent_holds_does_not_make_us_wait(root: Root, ws: Path
     held = os.open(ws / "f", os.O_RDWR)
     try:
         fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        with pytest.raises(CarrelError, match="try again"):
+        with pytest.raises(WorksteadError, match="try again"):
             files.read(root, "f")
     finally:
         os.close(held)
@@ -461,7 +461,7 @@ def test_move_onto_itself_or_another_kind_is_refused(root: Root, ws: Path) -> No
         ("e", "d", "file_exists"),
         ("d", "d/full/in", "invalid_path"),
     ):
-        with pytest.raises(CarrelError) as refusal:
+        with pytest.raises(WorksteadError) as refusal:
             files.move(root, path, to, replace=True)
         assert refusal.value.code == code
     assert sorted(os.listdir(ws)) == ["d", "e", "f", "f2"]

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.errors import FileExists, FileNotFound, Invalid, NotADirectory, NotAFile, QuotaExceeded, TimedOut
-from carrel.system import files, search, walk
-from carrel.system.paths import Root
-from carrel.system.search import Match
-from carrel.system.walk import Limits
 from needs import need_program, need_root
+from workstead.errors import FileExists, FileNotFound, Invalid, NotADirectory, NotAFile, QuotaExceeded, TimedOut
+from workstead.system import files, search, walk
+from workstead.system.paths import Root
+from workstead.system.search import Match
+from workstead.system.walk import Limits
 
 DEEP = 3000
 WIDE = 1_000_000

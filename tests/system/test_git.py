@@ -9,13 +9,13 @@ import threading
 
 import pytest
 
-from carrel.errors import CloneFailed, NotARepository, TimedOut, ToolFailed, ToolMissing
-from carrel.system import git as git_code
-from carrel.system import repository as repositories
-from carrel.system.git import Git, find_git, scrub, tail_of
-from carrel.system.repository import Limits
 from needs import need_program
 from sources.yard import repository, sh
+from workstead.errors import CloneFailed, NotARepository, TimedOut, ToolFailed, ToolMissing
+from workstead.system import git as git_code
+from workstead.system import repository as repositories
+from workstead.system.git import Git, find_git, scrub, tail_of
+from workstead.system.repository import Limits
 
 
 @pytest.fixture(autouse=True)

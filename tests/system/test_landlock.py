@@ -8,9 +8,9 @@ import struct
 
 import pytest
 
-from carrel.system import landlock
-from carrel.system.libc import syscall
 from needs import need
+from workstead.system import landlock
+from workstead.system.libc import syscall
 
 SIZES = {0: 0, 1: 8, 2: 8, 3: 8, 4: 16, 5: 16, 6: 24, 7: 24, 8: 24}
 

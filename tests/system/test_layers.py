@@ -10,9 +10,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from carrel import sources
-from carrel.errors import FolderNotFound, Unavailable, WorkspaceBusy
-from carrel.system import copying, layers, stack
 from needs import need, need_program, need_root
 from sources.yard import (
     AGENT,
@@ -28,6 +25,9 @@ from sources.yard import (
     upset,
     yard_fixture,
 )
+from workstead import sources
+from workstead.errors import FolderNotFound, Unavailable, WorkspaceBusy
+from workstead.system import copying, layers, stack
 
 yard = yard_fixture
 
@@ -211,7 +211,7 @@ def _in_child(work: Callable[[], object], *, kill_at: int = 0) -> int:
 
 
 def _kill_before(step: int) -> None:
-    from carrel.system import mounts
+    from workstead.system import mounts
 
     left = step
 
@@ -344,7 +344,7 @@ def test_frozen_layers_go_when_nothing_needs_them(yard: Yard, desk: Desk) -> Non
     used = set(second.filled.layers)
     yard.release(second)
     assert set(yard.sweep()) == {path for path in used if "/frozen/" in path}
-    assert os.listdir(f"{yard.carrel}/frozen") == []
+    assert os.listdir(f"{yard.private}/frozen") == []
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -364,7 +364,7 @@ def test_a_kill_at_any_point_of_a_fork_loses_nothing(yard: Yard, desk: Desk, bus
         done = os.waitstatus_to_exitcode(status) == 0
         for path in mounts_in(place.root):
             subprocess.run(["umount", "-l", path], check=True)
-        for path in (place.layers, place.root, f"{yard.carrel}/staging/{place.uid}"):
+        for path in (place.layers, place.root, f"{yard.private}/staging/{place.uid}"):
             copying.remove_tree(path)  # as repair clears away what was not finished
         if done:
             break
@@ -373,7 +373,7 @@ def test_a_kill_at_any_point_of_a_fork_loses_nothing(yard: Yard, desk: Desk, bus
         os.close(inside)
     yard.sweep()
     needed = {path for path in stack.stack_of(desk.filled, desk.place).lowers if "/frozen/" in path}
-    assert {f"{yard.carrel}/frozen/{name}" for name in os.listdir(f"{yard.carrel}/frozen")} == needed
+    assert {f"{yard.private}/frozen/{name}" for name in os.listdir(f"{yard.private}/frozen")} == needed
 
 
 def test_a_kill_at_any_point_of_the_first_fork_of_plain_files_loses_nothing(yard: Yard) -> None:
@@ -416,11 +416,11 @@ def test_a_kill_at_any_point_of_a_create_leaves_only_what_repair_clears(yard: Ya
         for path in mounts_in(place.root):
             subprocess.run(["umount", path], check=True)
         assert mounts_in(yard.directory) == []
-        for path in (place.layers, place.root, f"{yard.carrel}/staging/{place.uid}"):
+        for path in (place.layers, place.root, f"{yard.private}/staging/{place.uid}"):
             copying.remove_tree(path)
         yard.sweep()
-        if os.path.isdir(f"{yard.carrel}/frozen"):
-            assert os.listdir(f"{yard.carrel}/frozen") == []
+        if os.path.isdir(f"{yard.private}/frozen"):
+            assert os.listdir(f"{yard.private}/frozen") == []
         if os.waitstatus_to_exitcode(status) == 0:
             break
     else:
@@ -437,7 +437,7 @@ def test_a_thousand_live_workspaces(yard: Yard, desk: Desk) -> None:
     for number in (0, 500, 999):
         as_agent(forks[number], f"echo {number} > file")
     assert [_read(f"{forks[number].path}/file") for number in (0, 1, 500, 999)] == ["0\n", "mine\n", "500\n", "999\n"]
-    sizes = sh(f"du -sk {yard.carrel}/layers | cut -f1", "/")
+    sizes = sh(f"du -sk {yard.private}/layers | cut -f1", "/")
     assert int(sizes) < 100 * 1000  # under a tenth of what a megabyte each would be
 
 
@@ -466,7 +466,7 @@ def test_an_unknown_mechanism_is_refused(yard: Yard) -> None:
 
 def test_a_home_on_an_overlay_falls_to_the_next_mechanism_and_says_so(yard: Yard) -> None:
     need_root()
-    from carrel.system import mounts
+    from workstead.system import mounts
 
     lower, upper, work, point = (yard.folder(name) for name in ("lower", "upper", "aside", "container"))
     _write(f"{lower}/x", "x")
@@ -494,7 +494,7 @@ def test_where_owners_cannot_be_mapped_the_files_are_copied_and_that_is_said(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_root()
-    from carrel.system import mounts
+    from workstead.system import mounts
 
     def refuse(path: str, userns: int) -> int:
         raise OSError(22, "this file system cannot map owners")
@@ -511,7 +511,7 @@ def test_where_owners_cannot_be_mapped_the_files_are_copied_and_that_is_said(
 
 def test_an_old_kernel_is_served_too(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     need_root()
-    from carrel.system import mounts
+    from workstead.system import mounts
 
     modern = mounts.overlay
     monkeypatch.setattr(mounts, "overlay", lambda *given, **named: modern(*given, **{**named, "modern": False}))

@@ -12,12 +12,12 @@ from contextlib import suppress
 
 import pytest
 
-from carrel import sources
-from carrel.system import layers, leaving
 from needs import need_root
 from situations import fork, wait
 from sources.yard import Desk, Yard, as_agent, mounts_in, yard_fixture
 from waiting import wait_until
+from workstead import sources
+from workstead.system import layers, leaving
 
 yard = yard_fixture
 

@@ -6,9 +6,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from carrel.system import cgroups, process
-from carrel.system.measure import Measured, measure
-from carrel.system.meter import Allowed, Meter
+from workstead.system import cgroups, process
+from workstead.system.measure import Measured, measure
+from workstead.system.meter import Allowed, Meter
 
 MIB = 1 << 20
 NOBODY_THERE = cgroups.Group(name="none", directories={}, version={})

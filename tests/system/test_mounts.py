@@ -10,9 +10,9 @@ from itertools import pairwise
 
 import pytest
 
-from carrel.system import mount_table, mounts
 from needs import need_root
 from sources.yard import AGENT, Yard, mounts_in, yard_fixture
+from workstead.system import mount_table, mounts
 
 yard = yard_fixture
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import CarrelError, FileNotFound, NotAFile, SymlinkOutsideWorkspace
-from carrel.system import files
-from carrel.system.paths import _OFTEN, Root
 from needs import need_root
+from workstead.errors import FileNotFound, NotAFile, SymlinkOutsideWorkspace, WorksteadError
+from workstead.system import files
+from workstead.system.paths import _OFTEN, Root
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_it_sees_what_happens_in_the_directory(busy: Root, tmp_path: Path) -> No
     [("pipe", NotAFile), ("null", NotAFile), ("out", SymlinkOutsideWorkspace), ("up", SymlinkOutsideWorkspace)],
 )
 def test_odd_files_and_links_are_refused_as_before(
-    busy: Root, tmp_path: Path, name: str, error: type[CarrelError]
+    busy: Root, tmp_path: Path, name: str, error: type[WorksteadError]
 ) -> None:
     top = tmp_path / "ws"
     os.mkfifo(top / "pipe")

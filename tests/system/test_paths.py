@@ -11,20 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from path_cases import build_box
 
-from carrel.errors import (
-    CarrelError,
+from needs import need_root
+from workstead.errors import (
     FileNotFound,
     InvalidPath,
     NotADirectory,
     NotAFile,
     PathOutsideWorkspace,
     PermissionDenied,
+    WorksteadError,
 )
-from carrel.model.text import printable
-from carrel.system import files, openat2
-from carrel.system.libc import libc
-from carrel.system.paths import Root
-from needs import need_root
+from workstead.model.text import printable
+from workstead.system import files, openat2
+from workstead.system.libc import libc
+from workstead.system.paths import Root
 
 RESOLVERS = ["openat2", "walk"]
 
@@ -79,7 +79,7 @@ def test_a_root_that_was_closed_opens_nothing_and_can_be_closed_again(box: str) 
     root = Root.open(f"{box}/ws")
     root.close()
     root.close()
-    with pytest.raises(CarrelError):
+    with pytest.raises(WorksteadError):
         files.read(root, "in.txt")
 
 
@@ -104,7 +104,7 @@ def test_no_call_leaves_a_descriptor_open(box: str, resolver: str) -> None:
             ):
                 try:
                     call()
-                except CarrelError:
+                except WorksteadError:
                     continue
         assert os.listdir("/proc/self/fd") == before
 
@@ -182,7 +182,7 @@ def test_mounts_inside_a_root_are_part_of_it(tmp_path: Path) -> None:
     try:
         with Root.open(f"{tmp_path}/top") as root:
             assert [files.read(root, path) for path in ("f", "inner/f", "f")] == [b"top", b"top/inner", b"top"]
-            with pytest.raises(CarrelError):
+            with pytest.raises(WorksteadError):
                 files.delete(root, "inner", recursive=True)
             assert files.read(root, "inner/f") == b"top/inner"
     finally:
@@ -207,7 +207,7 @@ def test_whether_something_exists_outside_does_not_show(box: str) -> None:
             for call in (files.read, files.list_directory, lambda root, path: files.write(root, path, b"")):
                 said = set()
                 for name in ("there", "absent"):
-                    with pytest.raises(CarrelError) as refusal:
+                    with pytest.raises(WorksteadError) as refusal:
                         call(root, name)
                     said.add((refusal.value.code, refusal.value.message.replace(name, "NAME")))
                 assert len(said) == 1
@@ -280,7 +280,7 @@ def test_a_forgiving_path_that_leads_above_the_root_is_refused(box: str, unsafe:
 
 def test_a_rewritten_path_is_still_opened_beneath(box: str) -> None:
     os.symlink("../outside", f"{box}/ws/esc")
-    with Root.open(f"{box}/ws") as root, pytest.raises(CarrelError) as refusal:
+    with Root.open(f"{box}/ws") as root, pytest.raises(WorksteadError) as refusal:
         files.read(root, root.resolve("/mnt/workspace/esc/secret.txt"))
     assert refusal.value.code == "symlink_outside_workspace"
 
@@ -307,7 +307,7 @@ def test_bytes_are_paths_too(box: str) -> None:
         files.write(root, b"\xff\xfe", b"x")
         assert [entry.name for entry in files.scan(root)].count("\udcff\udcfe") == 1
         assert files.read(root, "\udcff\udcfe") == b"x"
-        with pytest.raises(CarrelError) as refusal:
+        with pytest.raises(WorksteadError) as refusal:
             files.read(root, b"a/../x")
         assert refusal.value.code == "path_traversal_attempt"
 
@@ -343,7 +343,7 @@ def test_a_path_is_accepted_exactly_when_the_reference_accepts_it(text: str) -> 
     for spelled in (text, raw):
         try:
             said = "ok" if root.check(spelled) == raw else "changed"
-        except CarrelError as error:
+        except WorksteadError as error:
             said = error.code
         assert said == _reference(raw)
 
@@ -354,7 +354,7 @@ def test_a_rewritten_path_is_clean_or_refused(text: str) -> None:
     root.public_mount = "/mnt/workspace"
     try:
         clean = root.resolve(text)
-    except CarrelError:
+    except WorksteadError:
         return
     assert root.check(clean)
     assert clean == "." or not {"", ".", ".."} & {*clean.split("/")}

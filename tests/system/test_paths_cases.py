@@ -11,10 +11,10 @@ from itertools import count
 import pytest
 from path_cases import GROUPS, PAYLOAD, Case, build_box, fill, state
 
-from carrel.errors import CarrelError
-from carrel.system import files, walk
-from carrel.system.paths import Root
 from needs import need_root
+from workstead.errors import WorksteadError
+from workstead.system import files, walk
+from workstead.system.paths import Root
 
 CASES = [pytest.param(case, id=f"{group}: {case.name}") for group, cases in GROUPS.items() for case in cases]
 DAMAGING = [
@@ -56,10 +56,10 @@ def test_the_case_ends_as_written_and_outside_nothing_changes(case: Case, box: s
         try:
             result: object = OURS[case.op](root, fill(case.path, box), case, fill(case.to, box))
             code = "ok"
-        except CarrelError as error:
+        except WorksteadError as error:
             code, result = error.code, error
     assert code == case.want, result
-    if isinstance(result, CarrelError):
+    if isinstance(result, WorksteadError):
         assert box not in f"{result.message} {result.hint} {result.details}"
         assert result.message.isprintable()
     assert "CANARY" not in repr(result) or case.path == "out"  # a hard link is inside, whatever other names it has

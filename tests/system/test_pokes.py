@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.system.vm import pokes, wire
-from carrel.system.vm.pokes import Pokes
+from workstead.system.vm import pokes, wire
+from workstead.system.vm.pokes import Pokes
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from carrel.system import process
-from carrel.system.process import Launch
 from needs import need_root
 from situations import fork, wait
 from waiting import wait_until
+from workstead.system import process
+from workstead.system.process import Launch
 
 
 def run(launch: Launch, **options: object) -> tuple[bytes, int, bytes]:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.errors import Invalid
-from carrel.system import addresses, proxy
-from carrel.system.proxy import Rule
+from workstead.errors import Invalid
+from workstead.system import addresses, proxy
+from workstead.system.proxy import Rule
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.system import landlock, shim
 from needs import need
+from workstead.system import landlock, shim
 
 ASSEMBLERS = {"x86_64": "as", "aarch64": "aarch64-linux-gnu-as"}
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.system import space
 from needs import need, need_program, need_root
+from workstead.system import space
 
 MIB = 1 << 20
 

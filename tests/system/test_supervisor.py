@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import Conflict, SandboxUnavailable
-from carrel.model.enforcement import Enforcement, Limits
-from carrel.system import control, frames, process, supervisor
-from carrel.system.process import Launch
-from carrel.system.supervisor import Hooks, Order, Result
 from waiting import wait_until
+from workstead.errors import Conflict, SandboxUnavailable
+from workstead.model.enforcement import Enforcement, Limits
+from workstead.system import control, frames, process, supervisor
+from workstead.system.process import Launch
+from workstead.system.supervisor import Hooks, Order, Result
 
 PATH = {"PATH": "/usr/bin:/bin"}
 

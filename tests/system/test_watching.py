@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from carrel.system import inotify, watching
-from carrel.system.known import Seen, Tree
-from carrel.system.watching import Gone, Watcher
 from needs import need, need_root
 from watched import Model, kinds_in, settled
+from workstead.system import inotify, watching
+from workstead.system.known import Seen, Tree
+from workstead.system.watching import Gone, Watcher
 
 FULL = os.environ.get("AW_LOAD") == "full"
 MANY = 20_000 if FULL else 2_000
@@ -411,8 +411,8 @@ def test_what_changed_before_its_turn_is_reported_as_changed(tmp_path: Path, mon
 
 LIMITED = """
 import sys
-from carrel.system.known import Tree
-from carrel.system.watching import Watcher
+from workstead.system.known import Tree
+from workstead.system.watching import Watcher
 from pathlib import Path
 Path("/proc/sys/user/max_inotify_watches").write_text("5")
 top = Path(sys.argv[1])

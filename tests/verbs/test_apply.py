@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import (
+import workstead
+from needs import need_root
+from origins import FILES, git, make_desk, make_origin, read, unapplied, write
+from situations import check_whole, fork, tiny_disk, wait_all
+from workstead.errors import (
     Conflict,
     DiskFull,
     FileNotFound,
@@ -23,13 +26,10 @@ from carrel.errors import (
     Refused,
     UnappliedChanges,
 )
-from carrel.local import Local
-from carrel.model.workspace import Workspace
-from carrel.settings import Settings
-from carrel.system import locks
-from needs import need_root
-from origins import FILES, git, make_desk, make_origin, read, unapplied, write
-from situations import check_whole, fork, tiny_disk, wait_all
+from workstead.local import Local
+from workstead.model.workspace import Workspace
+from workstead.settings import Settings
+from workstead.system import locks
 
 ALL = ["README.md", "data/big.bin", "new/deep/file.txt", "new/other.txt", "src/app.py", "src/old.py"]
 
@@ -357,9 +357,9 @@ def test_two_workspaces_give_back_to_one_folder_at_once(
         desk = workspaces.create(f"overlay:{origin}", id=f"t/{number}")
         write(Path(desk.path, "work"), {f"{number}/{name}": str(number) for name in range(20)})
     workspaces.let_go()
-    children = [fork(lambda n=n: carrel.open(home_path, settings=settings).apply(f"t/{n}")) for n in range(4)]
+    children = [fork(lambda n=n: workstead.open(home_path, settings=settings).apply(f"t/{n}")) for n in range(4)]
     wait_all(children)
-    with carrel.open(home_path, settings=settings) as again:
+    with workstead.open(home_path, settings=settings) as again:
         for number in range(4):
             assert len(os.listdir(origin / str(number))) == 20
             assert unapplied(again, f"t/{number}") == []
@@ -496,7 +496,7 @@ def _apply_and_pause(home_path: str, settings: Settings) -> None:
         if event == "os.rename" and str(arguments[0]).isdigit():
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    with carrel.open(home_path, settings=settings) as workspaces:
+    with workstead.open(home_path, settings=settings) as workspaces:
         sys.addaudithook(hook)
         workspaces.apply("one/a")
 
@@ -504,7 +504,7 @@ def _apply_and_pause(home_path: str, settings: Settings) -> None:
 def _apply_from_another_home(home_path: str, settings: Settings, *, locked: bool) -> None:
     if not locked:
         locks.hold_folder = lambda *_, **__: nullcontext()
-    with carrel.open(home_path, settings=settings) as workspaces:
+    with workstead.open(home_path, settings=settings) as workspaces:
         workspaces.apply("two/a")
 
 
@@ -514,7 +514,7 @@ def test_two_homes_take_turns_at_one_folder(locked: bool, tmp_path: Path, settin
     origin = make_origin(tmp_path / "origin")
     homes = [str(tmp_path / "first"), str(tmp_path / "second")]
     for home_path, id in zip(homes, ("one/a", "two/a"), strict=True):
-        with carrel.open(home_path, settings=settings) as workspaces:
+        with workstead.open(home_path, settings=settings) as workspaces:
             desk = workspaces.create(f"overlay:{origin}", id=id)
             write(Path(desk.path, "work"), {f"{id[:3]}.txt": id, f"{id[:3]}/x.txt": id})
     first = fork(lambda: _apply_and_pause(homes[0], settings))

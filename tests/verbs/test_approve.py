@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import (
+from workstead.errors import (
     ApprovalDecided,
     ApprovalDenied,
     ApprovalExpired,
@@ -19,8 +19,8 @@ from carrel.errors import (
     FileChanged,
     InvalidUsage,
 )
-from carrel.local import Local
-from carrel.model.approval import Approval
+from workstead.local import Local
+from workstead.model.approval import Approval
 
 
 @pytest.fixture

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-import carrel
+import workstead
 from archives.forge import Forge, plain
-from carrel.archives.write import PACK
-from carrel.errors import (
+from needs import need_program
+from situations import check_after_crash, names_in
+from workstead.archives.write import PACK
+from workstead.errors import (
     ArchiveDamaged,
     ArchiveNotFound,
     FileExists,
@@ -25,11 +27,9 @@ from carrel.errors import (
     SymlinkOutsideWorkspace,
     WorkspaceExists,
 )
-from carrel.local import Local
-from carrel.model.event import Caller
-from carrel.settings import Settings
-from needs import need_program
-from situations import check_after_crash, names_in
+from workstead.local import Local
+from workstead.model.event import Caller
+from workstead.settings import Settings
 
 MANY = 50_000 if os.environ.get("AW_LOAD") == "full" else 2_000  # read now: a test's environment is empty
 
@@ -37,7 +37,7 @@ MANY = 50_000 if os.environ.get("AW_LOAD") == "full" else 2_000  # read now: a t
 @pytest.fixture
 def elsewhere(tmp_path: Path, settings: Settings) -> Iterator[Local]:
     """A home on another machine, as far as it can tell."""
-    with carrel.open(str(tmp_path / "elsewhere"), settings=settings) as opened:
+    with workstead.open(str(tmp_path / "elsewhere"), settings=settings) as opened:
         yield opened
 
 
@@ -412,7 +412,7 @@ def test_a_workspace_in_the_trash_can_be_archived_and_stays_there(
     (uid,) = [each.uid for each in workspaces.trash()]
     assert workspaces.archive(uid, str(tmp_path / "two.aw.tar.zst")).files == done.files
     workspaces.sweep(everything=True)
-    with pytest.raises(carrel.errors.WorkspaceNotFound):
+    with pytest.raises(workstead.errors.WorkspaceNotFound):
         workspaces.archive(uid)
     assert workspaces.repair() == []
 
@@ -502,7 +502,7 @@ def test_objects_over_the_limit_stay_out_and_that_is_said(
 ) -> None:
     commit(origin)
     few = settings.replace(archives=settings.archives.replace(max_objects_mb=0))
-    with carrel.open(home_path, settings=few) as workspaces:
+    with workstead.open(home_path, settings=few) as workspaces:
         workspaces.create(f"clone:{origin}", id="fix/a")
         done = workspaces.archive("fix/a")
     back = elsewhere.create(f"archive:{done.path}", id="fix/b")

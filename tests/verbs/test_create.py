@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-import carrel
-from carrel.errors import (
+import workstead
+from needs import need_root
+from situations import check_whole, directories_of, names_in, tree_of
+from workstead.errors import (
     DiskFull,
     FilesystemError,
     InvalidConfig,
@@ -23,11 +25,9 @@ from carrel.errors import (
     WorkspaceExists,
     WorkspaceNotFound,
 )
-from carrel.home import Home
-from carrel.local import Local
-from carrel.settings import Settings
-from needs import need_root
-from situations import check_whole, directories_of, names_in, tree_of
+from workstead.home import Home
+from workstead.local import Local
+from workstead.settings import Settings
 
 
 def document(path: str, name: str) -> Any:
@@ -122,13 +122,13 @@ def test_the_home_is_closed_to_others_and_the_agents_part_is_the_agents(workspac
 def test_the_settings_say_who_the_agent_is(home_path: str, settings: Settings) -> None:
     need_root()
     changed = settings.replace(sandbox=settings.sandbox.replace(uid=4711))
-    with carrel.open(home_path, settings=changed) as workspaces:
+    with workstead.open(home_path, settings=changed) as workspaces:
         assert os.stat(workspaces.create(id="t/a").path + "/work").st_uid == 4711
 
 
 def test_workspaces_may_stand_elsewhere(home_path: str, settings: Settings, tmp_path: Path) -> None:
     elsewhere = settings.replace(storage=settings.storage.replace(workspaces_path=str(tmp_path / "far" / "away")))
-    with carrel.open(home_path, settings=elsewhere) as workspaces:
+    with workstead.open(home_path, settings=elsewhere) as workspaces:
         desk = workspaces.create(id="t/a")
         assert desk.path == str(tmp_path / "far" / "away" / "t" / "a")
         workspaces.destroy("t/a")
@@ -230,7 +230,7 @@ def test_a_configuration_that_makes_no_sense_is_refused(workspaces: Local) -> No
 
 def test_too_little_space_is_said_before_anything_is_begun(home_path: str, settings: Settings) -> None:
     greedy = settings.replace(storage=settings.storage.replace(min_free_mb=2**40))
-    with carrel.open(home_path, settings=greedy) as workspaces:
+    with workstead.open(home_path, settings=greedy) as workspaces:
         for lazy in (False, True):
             with pytest.raises(DiskFull) as caught:
                 workspaces.create(id="t/a", lazy=lazy)
@@ -374,7 +374,7 @@ def test_workspaces_are_listed_oldest_first_however_quickly_they_were_made(works
 
 
 def test_a_relative_source_is_relative_to_where_the_home_was_opened(workspaces: Local) -> None:
-    with pytest.raises(carrel.errors.CarrelError):
+    with pytest.raises(workstead.errors.WorksteadError):
         workspaces.create("folder:nowhere", id="t/a")
     assert not workspaces.exists("t/a")
 
@@ -383,12 +383,12 @@ def test_a_relative_source_is_relative_to_where_the_home_was_opened(workspaces: 
 
 
 def test_what_one_opener_does_belongs_together(home_path: str, settings: Settings) -> None:
-    with carrel.open(home_path, settings=settings) as workspaces:
+    with workstead.open(home_path, settings=settings) as workspaces:
         workspaces.create(id="t/a")
         workspaces.create(id="u/a")
         (correlation,) = {event.metadata["correlation_id"] for event in workspaces.events()}
     assert correlation
-    with carrel.open(home_path, settings=settings, actor_id="ada", correlation_id="job-7") as workspaces:
+    with workstead.open(home_path, settings=settings, actor_id="ada", correlation_id="job-7") as workspaces:
         workspaces.create(id="t/b")
         last = list(workspaces.events())[-1]
         assert (last.actor_id, last.metadata["correlation_id"]) == ("ada", "job-7")
@@ -425,9 +425,9 @@ def test_threads_share_an_opener(workspaces: Local, home_path: str) -> None:
 
 def test_a_home_is_made_at_first_use_and_keeps_its_identity(tmp_path: Path, settings: Settings) -> None:
     path = tmp_path / "deep" / "er" / "home"
-    with carrel.open(str(path), settings=settings) as workspaces:
+    with workstead.open(str(path), settings=settings) as workspaces:
         identity = workspaces.create(id="t/a").home
-    with carrel.open(str(path), settings=settings) as workspaces:
+    with workstead.open(str(path), settings=settings) as workspaces:
         assert workspaces.create(id="t/b").home == identity
     assert [name for name in names_in(path) if name.startswith("id")] == ["id"]
 
@@ -436,16 +436,16 @@ def test_the_home_may_be_a_path_object_or_come_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AW_HOME", str(tmp_path / "from-variable"))
-    with carrel.open() as workspaces:
+    with workstead.open() as workspaces:
         assert workspaces.create(id="t/a").path.startswith(str(tmp_path / "from-variable"))
-    with carrel.open(tmp_path / "object") as workspaces:  # type: ignore[arg-type]
+    with workstead.open(tmp_path / "object") as workspaces:  # type: ignore[arg-type]
         assert workspaces.create(id="t/a").path.startswith(str(tmp_path / "object"))
     monkeypatch.delenv("AW_HOME")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    with carrel.open() as workspaces:
+    with workstead.open() as workspaces:
         assert workspaces.create(id="t/a").path == str(tmp_path / "data" / "aw" / "workspaces" / "t" / "a")
     monkeypatch.delenv("XDG_DATA_HOME")
-    with carrel.open() as workspaces:
+    with workstead.open() as workspaces:
         assert workspaces.create(id="t/a").path.startswith(f"{os.environ['HOME']}/.local/share/aw/")
 
 
@@ -453,7 +453,7 @@ def test_a_home_that_is_a_file_or_no_utf8_is_refused(tmp_path: Path, settings: S
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(NotADirectory):
-            carrel.open(str(path), settings=settings)
-    with pytest.raises(carrel.errors.InvalidPath, match="UTF-8"):
-        carrel.open(str(tmp_path / "\udcff"), settings=settings)
+            workstead.open(str(path), settings=settings)
+    with pytest.raises(workstead.errors.InvalidPath, match="UTF-8"):
+        workstead.open(str(tmp_path / "\udcff"), settings=settings)
     assert names_in(tmp_path) == ["file", "user"]

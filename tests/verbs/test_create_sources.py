@@ -13,8 +13,14 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import (
+import workstead
+from cli.aw_command import PROGRAM, Aw
+from needs import need, need_program, need_root
+from situations import check_whole, names_in
+from sources.git_server import GitServer, serving
+from sources.lfs_server import POINTER, large_repository
+from sources.yard import listing, remove, repository, sh
+from workstead.errors import (
     CloneFailed,
     FolderNotFound,
     FolderNotReadable,
@@ -26,14 +32,8 @@ from carrel.errors import (
     ToolMissing,
     Unavailable,
 )
-from carrel.local import Local
-from carrel.settings import Settings
-from cli.aw_command import PROGRAM, Aw
-from needs import need, need_program, need_root
-from situations import check_whole, names_in
-from sources.git_server import GitServer, serving
-from sources.lfs_server import POINTER, large_repository
-from sources.yard import listing, remove, repository, sh
+from workstead.local import Local
+from workstead.settings import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def server(tmp_path: Path, origin: str) -> Iterator[GitServer]:
 
 
 def opened(home_path: str, settings: Settings, **git: object) -> Local:
-    return carrel.open(home_path, settings=settings.replace(git=settings.git.replace(**git)))
+    return workstead.open(home_path, settings=settings.replace(git=settings.git.replace(**git)))
 
 
 def told(workspaces: Local, id: str, command: str) -> str:
@@ -105,7 +105,7 @@ def test_a_relative_path_is_relative_to_where_the_caller_is(
     workspaces: Local, origin: str, monkeypatch: pytest.MonkeyPatch, home_path: str, settings: Settings
 ) -> None:
     monkeypatch.chdir(os.path.dirname(origin))
-    with carrel.open(home_path, settings=settings) as here:
+    with workstead.open(home_path, settings=settings) as here:
         assert here.create("clone:origin").filled["origin"]["url"] == f"file://{origin}"  # type: ignore[index]
         assert here.create("origin").source == f"overlay:{origin}"
 
@@ -123,9 +123,9 @@ def test_a_failed_clone_leaves_an_empty_workspace_that_says_what_it_was_to_be(
     assert '"prompt": "do it"' in Path(desk.path, ".aw", "run.json").read_text()
     failed = [event.event_data for event in workspaces.events(types=("workspace_create_failed",))]
     assert [(each["code"], each["kept"]) for each in failed] == [("clone_failed", True)]
-    with pytest.raises(carrel.errors.Conflict):
+    with pytest.raises(workstead.errors.Conflict):
         workspaces.run(desk.id, ["true"])
-    with pytest.raises(carrel.errors.Conflict, match="is failed"):
+    with pytest.raises(workstead.errors.Conflict, match="is failed"):
         workspaces.fork(desk.id)
     workspaces.destroy(desk.id)
     workspaces.undo()
@@ -193,7 +193,7 @@ def test_submodules_and_lfs_are_for_the_settings_too(home_path: str, settings: S
 
 
 def test_without_git_a_clone_says_so(workspaces: Local, origin: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("carrel.system.git._PATH", "/nowhere")
+    monkeypatch.setattr("workstead.system.git._PATH", "/nowhere")
     for kind in ("clone", "worktree"):
         with pytest.raises(ToolMissing):
             workspaces.create(f"{kind}:{origin}", id="t/a")
@@ -249,12 +249,12 @@ def test_a_folder_that_may_not_be_read(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o755)
     script = (
         "import sys; sys.path[:0] = sys.argv[1:2]\n"
-        "from carrel.sources.folder import check_folder\n"
-        "from carrel.errors import FolderNotReadable\n"
+        "from workstead.sources.folder import check_folder\n"
+        "from workstead.errors import FolderNotReadable\n"
         "try: check_folder(sys.argv[2])\n"
         "except FolderNotReadable: print('refused')"
     )
-    source = str(Path(carrel.__file__).parents[1])
+    source = str(Path(workstead.__file__).parents[1])
     command = ["setpriv", f"--reuid={ORDINARY}", "--clear-groups", f"--regid={ORDINARY}", str(python), "-c", script]
     done = subprocess.run([*command, source, str(closed)], capture_output=True, text=True, check=False)
     need("Permission" not in done.stderr, "a checkout that ordinary users can read")
@@ -289,7 +289,7 @@ def test_a_folder_in_place_is_never_removed(workspaces: Local, origin: str) -> N
 
 def test_the_mechanism_can_be_chosen_and_is_shown(home_path: str, settings: Settings, origin: str) -> None:
     chosen = settings.replace(storage=settings.storage.replace(mechanism="copy"))
-    with carrel.open(home_path, settings=chosen) as workspaces:
+    with workstead.open(home_path, settings=chosen) as workspaces:
         desk = workspaces.create(f"overlay:{origin}", id="t/a")
         assert desk.filled["mechanism"] == "copy"
         assert "copied " in str(desk.filled["notes"])
@@ -299,7 +299,10 @@ def test_the_mechanism_can_be_chosen_and_is_shown(home_path: str, settings: Sett
         workspaces.write_file(desk.id, "work/README", "changed")
         assert [each.path for each in workspaces.diff(desk.id).changes] == ["README"]
     missing = settings.replace(storage=settings.storage.replace(mechanism="rootless-overlay"))
-    with carrel.open(home_path, settings=missing) as workspaces, pytest.raises(Unavailable, match="rootless-overlay"):
+    with (
+        workstead.open(home_path, settings=missing) as workspaces,
+        pytest.raises(Unavailable, match="rootless-overlay"),
+    ):
         workspaces.create(f"overlay:{origin}", id="t/b")
 
 
@@ -402,7 +405,7 @@ def test_an_ordinary_user_gets_the_same(tmp_path: Path) -> None:
     python = ordinary_python()
     need(python is not None, "a Python 3.11 that an ordinary user can start")
     tests = Path(__file__).parents[1]
-    directory = tempfile.mkdtemp(prefix="carrel-", dir="/var/tmp")
+    directory = tempfile.mkdtemp(prefix="workstead-", dir="/var/tmp")
     os.chown(directory, ORDINARY, ORDINARY)
     user = ["setpriv", f"--reuid={ORDINARY}", f"--regid={ORDINARY}", "--clear-groups"]
     paths = [str(tests.parent / "src"), str(tests), str(Path(pytest.__file__).parents[1])]

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import (
+import workstead
+from needs import need, need_root
+from situations import check_whole, names_in, tiny_disk, tree_of
+from workstead.errors import (
     CleanupFailed,
     FolderNotFound,
     InvalidId,
@@ -18,11 +20,9 @@ from carrel.errors import (
     WorkspaceBusy,
     WorkspaceNotFound,
 )
-from carrel.home import Home
-from carrel.local import Local
-from carrel.settings import Settings
-from needs import need, need_root
-from situations import check_whole, names_in, tiny_disk, tree_of
+from workstead.home import Home
+from workstead.local import Local
+from workstead.settings import Settings
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_an_immutable_workspace_is_refused_by_the_system(workspaces: Local, a_wo
     marked = subprocess.run(["chattr", "+i", path], capture_output=True, check=False)
     need(marked.returncode == 0, "a file system with an immutable mark")
     try:
-        with pytest.raises(carrel.errors.PermissionDenied):
+        with pytest.raises(workstead.errors.PermissionDenied):
             workspaces.destroy(a_workspace)
         assert workspaces.get(a_workspace).state == "ready"
     finally:
@@ -191,7 +191,7 @@ def test_it_can_be_destroyed_by_the_settings_of_another_day(
 ) -> None:
     """A workspace stays where it was made when storage.workspaces_path changes."""
     elsewhere = settings.replace(storage=settings.storage.replace(workspaces_path=str(tmp_path / "elsewhere")))
-    with carrel.open(home_path, settings=elsewhere) as other:
+    with workstead.open(home_path, settings=elsewhere) as other:
         (gone,) = other.destroy(a_workspace)
         assert Path(gone.trash_path, "work", "file").read_text() == "work"
         other.undo()

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import SnapshotNotFound, UnappliedChanges
-from carrel.local import Local
-from carrel.model.workspace import Workspace
-from carrel.settings import Settings
+import workstead
 from origins import make_desk, make_origin, unapplied, write
+from workstead.errors import SnapshotNotFound, UnappliedChanges
+from workstead.local import Local
+from workstead.model.workspace import Workspace
+from workstead.settings import Settings
 
 
 @pytest.fixture
@@ -88,13 +88,13 @@ def test_what_has_no_files_yet_has_no_changes(workspaces: Local) -> None:
 
 def test_shutdown_leaves_unapplied_work_where_it_is(home_path: str, settings: Settings, origin: Path) -> None:
     tidy = settings.replace(workspaces=settings.workspaces.replace(cleanup_on_shutdown=True))
-    with carrel.open(home_path, settings=tidy) as workspaces:
+    with workstead.open(home_path, settings=tidy) as workspaces:
         make_desk(workspaces, origin, "fix/unapplied")
         make_desk(workspaces, origin, "fix/applied")
         workspaces.apply("fix/applied")
         write(Path(workspaces.path("fix/unapplied"), "work"), {"more.txt": "more"})
         workspaces.create(f"overlay:{origin}", id="fix/unchanged")
-    with carrel.open(home_path, settings=settings) as workspaces:
+    with workstead.open(home_path, settings=settings) as workspaces:
         assert [workspace.id for workspace in workspaces.list()] == ["fix/unapplied"]
         with pytest.raises(UnappliedChanges, match="fix/unapplied"):
             workspaces.destroy("fix/unapplied")

@@ -6,10 +6,10 @@ import hashlib
 
 import pytest
 
-from carrel.errors import FileChanged, FileNotFound, Invalid
-from carrel.local import Local
-from carrel.model.edit import Edit, apply_edits
-from carrel.model.workspace import Workspace
+from workstead.errors import FileChanged, FileNotFound, Invalid
+from workstead.local import Local
+from workstead.model.edit import Edit, apply_edits
+from workstead.model.workspace import Workspace
 
 
 @pytest.fixture

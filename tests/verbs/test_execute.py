@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import ApprovalRequired, PolicyDenied
-from carrel.local import Local
 from needs import need_root
+from workstead.errors import ApprovalRequired, PolicyDenied
+from workstead.local import Local
 
 
 @pytest.fixture(params=["empty", "overlay"])

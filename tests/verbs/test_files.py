@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import (
+from workstead.errors import (
     AbsolutePath,
-    CarrelError,
     DiskFull,
     FileExists,
     FileNotFound,
@@ -26,9 +25,10 @@ from carrel.errors import (
     QuotaExceeded,
     SymlinkOutsideWorkspace,
     WorkspaceNotFound,
+    WorksteadError,
 )
-from carrel.local import Local
-from carrel.model.workspace import Workspace
+from workstead.local import Local
+from workstead.model.workspace import Workspace
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_the_tree_has_the_shape_of_the_seed(workspaces: Local, desk: Workspace) 
     assert workspaces.tree(desk.id).links == 1
 
 
-REFUSED: list[tuple[str, type[CarrelError]]] = [
+REFUSED: list[tuple[str, type[WorksteadError]]] = [
     ("/etc/passwd", AbsolutePath),
     ("work/../../x", PathTraversal),
     ("..", PathTraversal),
@@ -102,7 +102,7 @@ REFUSED: list[tuple[str, type[CarrelError]]] = [
 
 @pytest.mark.parametrize(("path", "error"), REFUSED)
 def test_paths_that_lead_out_are_refused_and_leave_no_event(
-    workspaces: Local, desk: Workspace, path: str, error: type[CarrelError]
+    workspaces: Local, desk: Workspace, path: str, error: type[WorksteadError]
 ) -> None:
     os.symlink("/etc", f"{desk.path}/work/out")
     before = workspaces._home.log.last_position()
@@ -147,12 +147,12 @@ def test_the_metadata_can_be_read_but_not_changed_by_any_way(workspaces: Local, 
 
 
 def test_limits_come_from_the_settings(workspaces: Local, desk: Workspace, home_path: str) -> None:
-    import carrel
+    import workstead
 
     small = workspaces._home.settings.replace(
         files=workspaces._home.settings.files.replace(max_read_mb=1, max_write_mb=1, max_entries=3)
     )
-    with carrel.open(home_path, settings=small) as limited:
+    with workstead.open(home_path, settings=small) as limited:
         with pytest.raises(QuotaExceeded):
             limited.write_file(desk.id, "work/big", b"x" * ((1 << 20) + 1))
         assert not os.path.exists(f"{desk.path}/work/big")

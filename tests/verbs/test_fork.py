@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import Invalid, InvalidSource, SnapshotNotFound, WorkspaceExists, WorkspaceNotFound
-from carrel.local import Local
-from carrel.model.workspace import Workspace
-from carrel.settings import Settings
+import workstead
 from needs import need_root
 from situations import check_whole
 from sources.yard import listing, random_tree, repository, sh, upset
 from waiting import wait_until
+from workstead.errors import Invalid, InvalidSource, SnapshotNotFound, WorkspaceExists, WorkspaceNotFound
+from workstead.local import Local
+from workstead.model.workspace import Workspace
+from workstead.settings import Settings
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_many_at_once_get_names_of_their_own(home_path: str, settings: Settings,
 
     def work() -> None:
         try:
-            with carrel.open(home_path, settings=settings) as mine:
+            with workstead.open(home_path, settings=settings) as mine:
                 made.extend(each.id for each in mine.fork(desk.id, count=4))
         except BaseException as error:
             broken.append(error)
@@ -251,7 +251,7 @@ def test_many_at_once_get_names_of_their_own(home_path: str, settings: Settings,
         thread.join()
     assert broken == []
     assert len(set(made)) == 20
-    with carrel.open(home_path, settings=settings) as mine:
+    with workstead.open(home_path, settings=settings) as mine:
         assert mine.repair() == []
         check_whole(mine, home_path)
         assert len({str(listing(f"{each.path}/work")) for each in mine.list()}) == 1
@@ -266,8 +266,8 @@ def test_nothing_is_left_of_a_fork_that_fails(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("carrel.verbs.fork.write_metadata", fail)
-    with pytest.raises(carrel.errors.DiskFull):
+    monkeypatch.setattr("workstead.verbs.fork.write_metadata", fail)
+    with pytest.raises(workstead.errors.DiskFull):
         workspaces.fork(desk.id)
     monkeypatch.undo()
     assert files(workspaces.get(desk.id)) == before

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.cli import main
-from carrel.errors import SandboxUnavailable, WorkspaceBusy
-from carrel.local import Local
-from carrel.model.workspace import Workspace
-from carrel.settings import Settings
-from carrel.system.vm import guest, kvm, machines
+import workstead
 from needs import need
 from sandboxes.scene import GUESTS, Scene, need_guest
 from waiting import wait_until
+from workstead.cli import main
+from workstead.errors import SandboxUnavailable, WorkspaceBusy
+from workstead.local import Local
+from workstead.model.workspace import Workspace
+from workstead.settings import Settings
+from workstead.system.vm import guest, kvm, machines
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def said(workspaces: Local, run_id: str) -> bytes:
 def test_a_run_its_machine_and_the_next_run(workspaces: Local, desk: Workspace) -> None:
     script = "cat file; echo new > made; echo $AW_WORKSPACE_ID; uname -n; exit 3"
     run = workspaces.run(desk.id, ["sh", "-c", script], sandbox="vm/tcg")
-    assert said(workspaces, run.id) == b"hello\nt/a\ncarrel\n"
+    assert said(workspaces, run.id) == b"hello\nt/a\nworkstead\n"
     done = workspaces.wait(run.id)
     assert (done.state, done.exit_code, done.enforcement["sandbox"]) == ("failed", 3, "vm/tcg")
     assert [change.path for change in workspaces.diff(desk.id).changes] == ["made"]
@@ -135,7 +135,7 @@ def test_without_hardware_nothing_is_started_and_nothing_written(workspaces: Loc
 def test_settings_may_allow_emulation(home_path: str, settings: Settings, workspaces: Local, desk: Workspace) -> None:
     need(not kvm.ask(GUESTS, 64042).works, "a host where KVM runs no guests")
     changed = settings.replace(sandbox=settings.sandbox.replace(vm_emulation="allow", default="vm", vm_idle_seconds=1))
-    with carrel.open(home_path, settings=changed) as opened:
+    with workstead.open(home_path, settings=changed) as opened:
         done = opened.wait(opened.run(desk.id, ["true"]).id)
         assert done.enforcement["sandbox"] == "vm/tcg"
         probes = {probe.name: probe for probe in opened.doctor()}

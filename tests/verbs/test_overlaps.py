@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from carrel.local import Local
-from carrel.model.change import Overlap
 from needs import need_root
 from origins import make_origin
 from waiting import wait_until
+from workstead.local import Local
+from workstead.model.change import Overlap
 
 
 @pytest.fixture

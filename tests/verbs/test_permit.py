@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import (
+from workstead.errors import (
     ApprovalRequired,
-    CarrelError,
     Forbidden,
     InvalidConfig,
     PolicyDenied,
     RunNotFound,
     SandboxUnavailable,
+    WorksteadError,
 )
-from carrel.local import Local
-from carrel.settings import Settings, load_settings
-from carrel.verbs.permit import AGENTS_MAY
+from workstead.local import Local
+from workstead.settings import Settings, load_settings
+from workstead.verbs.permit import AGENTS_MAY
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_large_file_in_a_directory_counts_as_one(workspaces: Local, agent: Loc
 
 def test_links_do_not_lead_around_a_rule(workspaces: Local, agent: Local, desk: str) -> None:
     """The twin: by the text of the path the rule would let each of them pass."""
-    from carrel.model.policy import AGENT, decide
+    from workstead.model.policy import AGENT, decide
 
     workspaces.change_policy(desk, {"preset": "trusting", "rules": [{"outcome": "deny", "paths": ["secret/**"]}]})
     workspaces.write_file(desk, "work/secret/s", "s", parents=True)
@@ -220,11 +220,11 @@ def test_an_agent_without_a_workspace_makes_some_but_no_rules_for_them(workspace
     made = free.create(id="new/a")
     assert free.fork(made.id, new_id="new/b")[0].policy == made.policy
     for source in (f"folder:{tmp_path}", f"overlay:{tmp_path}", f"worktree:{tmp_path}", str(tmp_path), "archive:x"):
-        with pytest.raises(CarrelError) as refused:
+        with pytest.raises(WorksteadError) as refused:
             free.create(source, id="new/c")
         assert refused.value.code in ("forbidden", "invalid_source")
     for url in (f"clone:file://{tmp_path}", f"clone:{tmp_path}"):
-        with pytest.raises(CarrelError) as refused:
+        with pytest.raises(WorksteadError) as refused:
             free.create(url, id="new/c")
         assert refused.value.code in ("forbidden", "invalid_source")
     for config in (
@@ -263,14 +263,14 @@ def test_an_agent_applies_to_nowhere_but_the_origin(agent: Local, desk: str, tmp
 
 
 def test_the_policy_is_that_of_the_day_the_workspace_was_made(home_path: str, settings: Settings) -> None:
-    import carrel
+    import workstead
 
-    with carrel.open(home_path, settings=settings) as workspaces:
+    with workstead.open(home_path, settings=settings) as workspaces:
         old = workspaces.create(id="old")
         first = next(iter(workspaces.events(types=["workspace_creating"])))
         assert first.event_data["policy"] == workspaces.policy(old.id).stated()
     later = settings.replace(policy=settings.policy.replace(delete="deny", approval_timeout_seconds=5))
-    with carrel.open(home_path, settings=later) as workspaces:
+    with workstead.open(home_path, settings=later) as workspaces:
         new = workspaces.create(id="new", lazy=True)
         workspaces.path(new.id)
         assert workspaces.policy(old.id).defaults["delete"] == "ask"
@@ -281,13 +281,13 @@ def test_the_policy_is_that_of_the_day_the_workspace_was_made(home_path: str, se
 
 
 def test_what_comes_from_an_archive_is_judged_as_here(home_path: str, settings: Settings, tmp_path: Path) -> None:
-    import carrel
+    import workstead
 
-    with carrel.open(home_path, settings=settings) as workspaces:
+    with workstead.open(home_path, settings=settings) as workspaces:
         desk = workspaces.create(id="old", config={"policy": "trusting"})
         workspaces.archive(desk.id, str(tmp_path / "old.aw.tar.zst"))
     later = settings.replace(policy=settings.policy.replace(delete="deny"))
-    with carrel.open(home_path, settings=later) as workspaces:
+    with workstead.open(home_path, settings=later) as workspaces:
         back = workspaces.create(f"archive:{tmp_path}/old.aw.tar.zst", id="back")
         assert workspaces.policy(back.id).defaults["delete"] == "deny"
 
@@ -519,7 +519,7 @@ def test_what_is_asked_in_a_workspace_that_is_gone_is_void(workspaces: Local, ag
     with pytest.raises(ApprovalRequired) as asked:
         agent.delete_file(desk, "work/a.py")
     workspaces.destroy(desk)
-    with pytest.raises(CarrelError, match="voided"):
+    with pytest.raises(WorksteadError, match="voided"):
         workspaces.approve(str(asked.value.details["approval_id"]))
     workspaces.sweep(everything=True)
     assert os.listdir(f"{workspaces._home.path}/approvals") == []

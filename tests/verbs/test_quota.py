@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-import carrel
-from carrel.errors import QuotaExceeded
-from carrel.local import Local
-from carrel.model.workspace import Workspace
-from carrel.settings import Settings
-from carrel.system import measure
-from carrel.verbs import quota
+import workstead
 from origins import FILES, make_desk, make_origin
 from situations import fork, wait
+from workstead.errors import QuotaExceeded
+from workstead.local import Local
+from workstead.model.workspace import Workspace
+from workstead.settings import Settings
+from workstead.system import measure
+from workstead.verbs import quota
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -52,7 +52,7 @@ def test_the_last_byte_fits_and_the_next_does_not(workspaces: Local, desk: Works
 
 def test_without_a_limit_the_same_write_passes(workspaces: Local, settings: Settings, tmp_path: Path) -> None:
     limits = settings.workspaces.replace(default_max_size_mb=None, default_max_files=None)
-    with carrel.open(tmp_path / "other", settings=settings.replace(workspaces=limits)) as free:
+    with workstead.open(tmp_path / "other", settings=settings.replace(workspaces=limits)) as free:
         free.create(id="t/a")
         free.write_file("t/a", "work/large", bytes(3 * MIB))
 
@@ -164,7 +164,7 @@ def test_a_copy_begins_with_what_it_was_given(home_path: str, settings: Settings
     origin = make_origin(tmp_path / "origin")
     (origin / "huge.bin").write_bytes(os.urandom(3 * MIB))
     by_copy = settings.replace(storage=settings.storage.replace(mechanism="copy"))
-    with carrel.open(home_path, settings=by_copy) as workspaces:
+    with workstead.open(home_path, settings=by_copy) as workspaces:
         desk = workspaces.create(f"overlay:{origin}", id="t/a", config={"max_size_mb": 1})
         assert desk.filled["mechanism"] == "copy"
         workspaces.write_file("t/a", "work/new", bytes(900 * KIB))
@@ -186,7 +186,7 @@ def test_a_folder_in_place_is_its_owners(workspaces: Local, tmp_path: Path) -> N
 @pytest.mark.parametrize(("key", "limit"), [("max_task_size_gb", "task"), ("max_total_size_gb", "total")])
 def test_workspaces_have_a_limit_together(home_path: str, settings: Settings, key: str, limit: str) -> None:
     limits = settings.workspaces.replace(**{key: 2 / 1024})
-    with carrel.open(home_path, settings=settings.replace(workspaces=limits)) as workspaces:
+    with workstead.open(home_path, settings=settings.replace(workspaces=limits)) as workspaces:
         for id in ("t/a", "t/b", "u/c"):
             workspaces.create(id=id)
         Path(workspaces.path("t/a"), "work", "by-hand").write_bytes(bytes(MIB))
@@ -204,7 +204,7 @@ def test_many_writers_at_once_never_go_over(
     workspaces: Local, desk: Workspace, home_path: str, settings: Settings
 ) -> None:
     def write(number: int) -> int:
-        with carrel.open(home_path, settings=settings) as mine:
+        with workstead.open(home_path, settings=settings) as mine:
             done = 0
             for turn in range(6):
                 try:

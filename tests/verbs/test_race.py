@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import Invalid, OriginMoved, RaceNotFound, WorkspaceExists, WorkspaceNotFound
-from carrel.local import Local
-from carrel.model.race import Race
-from carrel.settings import Settings
+import workstead
 from needs import need_root
 from situations import fork, wait
+from workstead.errors import Invalid, OriginMoved, RaceNotFound, WorkspaceExists, WorkspaceNotFound
+from workstead.local import Local
+from workstead.model.race import Race
+from workstead.settings import Settings
 
 FIX = """
 case {n} in
@@ -85,7 +85,7 @@ def test_what_the_check_changes_is_put_back_whatever_the_settings_keep(
     home_path: str, settings: Settings, origin: Path
 ) -> None:
     quiet = settings.replace(snapshots=settings.snapshots.replace(around_runs=False))
-    with carrel.open(home_path, settings=quiet) as workspaces:
+    with workstead.open(home_path, settings=quiet) as workspaces:
         race = workspaces.race(
             f"overlay:{origin}", shell("echo x > x"), count=1, check="rm x; echo y > y; echo z >> calc.py", task="t"
         )
@@ -232,7 +232,7 @@ def test_a_race_whose_runner_was_killed_still_tells(
             if race.state == "running" and any(lane.state == "running" for lane in race.lanes):
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        with carrel.open(home_path, settings=settings) as own:
+        with workstead.open(home_path, settings=settings) as own:
             own.race(f"overlay:{origin}", shell("sleep 0.2; echo x > x"), count=2, at_once=1, task="t", watch=watch)
 
     assert wait(fork(child)) == -signal.SIGKILL

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.local import Local
-from carrel.model.event import WorkspaceCreating, WorkspaceDestroying
-from carrel.settings import Settings
+import workstead
 from situations import check_whole, names_in
+from workstead.local import Local
+from workstead.model.event import WorkspaceCreating, WorkspaceDestroying
+from workstead.settings import Settings
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_an_interrupted_creation_is_cleared_away_at_the_next_opening(
 ) -> None:
     interrupted_creation(workspaces)
     os.makedirs(f"{home_path}/workspaces/.carrel/staging/u-b/work")
-    with carrel.open(home_path, settings=settings) as opened:
+    with workstead.open(home_path, settings=settings) as opened:
         assert not opened.exists("t/b")
         check_whole(opened, home_path)
         opened.create(id="t/b")
@@ -140,7 +140,7 @@ def test_views_are_made_anew_on_request(workspaces: Local, a_workspace: str, hom
     with workspaces._home.log._database.transaction(durable=True):
         workspaces._home.log._database.execute("DELETE FROM views")
     assert not workspaces.exists(a_workspace)
-    with pytest.raises(carrel.errors.LogBroken, match="view"):
+    with pytest.raises(workstead.errors.LogBroken, match="view"):
         workspaces.verify()
     (finding,) = workspaces.repair(rebuild_views=True)
     assert "1 records" in finding.done

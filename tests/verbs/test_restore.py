@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import (
+from origins import make_desk, make_origin, read, unapplied, write
+from situations import tiny_disk
+from workstead.errors import (
     Conflict,
     DiskFull,
     FileNotFound,
@@ -16,10 +18,8 @@ from carrel.errors import (
     PathTraversal,
     SnapshotNotFound,
 )
-from carrel.local import Local
-from carrel.model.workspace import Workspace
-from origins import make_desk, make_origin, read, unapplied, write
-from situations import tiny_disk
+from workstead.local import Local
+from workstead.model.workspace import Workspace
 
 
 @pytest.fixture

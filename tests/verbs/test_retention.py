@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import Conflict, OperationNotFound, SnapshotNotFound, StoreDamaged
-from carrel.local import Local
-from carrel.model.workspace import Workspace
-from carrel.settings import Settings
-from carrel.snapshots.collect import verify
-from carrel.snapshots.entries import FILE
-from carrel.snapshots.trees import Tree, compare
-from carrel.verbs.state import find_stack, open_store
+import workstead
 from origins import make_desk, make_origin, read, unapplied, write
 from situations import check_whole, fork, names_in, wait_all
+from workstead.errors import Conflict, OperationNotFound, SnapshotNotFound, StoreDamaged
+from workstead.local import Local
+from workstead.model.workspace import Workspace
+from workstead.settings import Settings
+from workstead.snapshots.collect import verify
+from workstead.snapshots.entries import FILE
+from workstead.snapshots.trees import Tree, compare
+from workstead.verbs.state import find_stack, open_store
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -46,10 +46,10 @@ class Clock:
 @pytest.fixture
 def pass_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("carrel.store.log._timestamp", clock.timestamp)
-    monkeypatch.setattr("carrel.verbs.retention.time", clock)
-    monkeypatch.setattr("carrel.verbs.sweep.time", clock)
-    monkeypatch.setattr("carrel.verbs.idle.time", clock)
+    monkeypatch.setattr("workstead.store.log._timestamp", clock.timestamp)
+    monkeypatch.setattr("workstead.verbs.retention.time", clock)
+    monkeypatch.setattr("workstead.verbs.sweep.time", clock)
+    monkeypatch.setattr("workstead.verbs.idle.time", clock)
     return clock
 
 
@@ -218,7 +218,7 @@ def test_what_another_home_keeps_in_the_same_log_is_left_alone(
     tmp_path: Path, settings: Settings, postgres_url: str
 ) -> None:
     shared = settings.replace(store=settings.store.replace(url=postgres_url))
-    first, second = (carrel.open(str(tmp_path / name), settings=shared) for name in ("one", "two"))
+    first, second = (workstead.open(str(tmp_path / name), settings=shared) for name in ("one", "two"))
     with first as one, second as two:
         for number, each in enumerate((one, two)):
             desk = each.create(id=f"t/{number}")
@@ -237,7 +237,7 @@ def test_a_sweep_beside_busy_workspaces_takes_nothing_that_is_needed(
     impatient = settings.replace(snapshots=keep_nothing)
 
     def work_on(number: int) -> None:
-        with carrel.open(home_path, settings=impatient) as workspaces:
+        with workstead.open(home_path, settings=impatient) as workspaces:
             desk = workspaces.create("empty" if number else f"overlay:{origin}", id=f"t/{number}")
             work = Path(desk.path, "work")
             for turn in range(12):
@@ -253,13 +253,13 @@ def test_a_sweep_beside_busy_workspaces_takes_nothing_that_is_needed(
     def keep_sweeping() -> None:
         end = time.monotonic() + 2
         while time.monotonic() < end:
-            with carrel.open(home_path, settings=impatient) as workspaces:
+            with workstead.open(home_path, settings=impatient) as workspaces:
                 workspaces.sweep()
 
     for number in range(3):
         os.mkdir(f"{origin}-{number}")
     wait_all([fork(keep_sweeping), *(fork(lambda n=n: work_on(n)) for n in range(3))])  # type: ignore[misc]
-    with carrel.open(home_path, settings=impatient) as workspaces:
+    with workstead.open(home_path, settings=impatient) as workspaces:
         assert len(workspaces.list()) == 3
         workspaces.sweep()
         check_store(workspaces)

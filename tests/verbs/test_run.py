@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import Invalid, RunNotFound, TimedOut, WorkspaceBusy
-from carrel.local import Local
-from carrel.model.run import Run
 from needs import need_program
 from waiting import wait_until
+from workstead.errors import Invalid, RunNotFound, TimedOut, WorkspaceBusy
+from workstead.local import Local
+from workstead.model.run import Run
 
 
 @pytest.fixture(autouse=True)
@@ -111,8 +111,8 @@ def test_destroy_refuses_while_a_run_is_active_and_force_stops_it(workspaces: Lo
 def test_a_run_outlives_the_process_that_started_it(home_path: str, workspaces: Local) -> None:
     desk = workspaces.create()
     script = (
-        "import carrel, sys, os\n"
-        "run = carrel.open(sys.argv[1]).run(sys.argv[2], ['sh', '-c', 'sleep 1; echo done'])\n"
+        "import workstead, sys, os\n"
+        "run = workstead.open(sys.argv[1]).run(sys.argv[2], ['sh', '-c', 'sleep 1; echo done'])\n"
         "print(run.id, flush=True); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run(
@@ -142,14 +142,14 @@ def test_a_run_whose_supervisor_is_killed_ends_as_failed_and_leaves_no_process(
 
 
 def test_the_next_opener_gives_a_dead_run_its_end(workspaces: Local, home_path: str, settings: object) -> None:
-    import carrel
+    import workstead
 
     desk = workspaces.create()
     run = workspaces.run(desk.id, ["sleep", "60"])
     os.kill(supervisor_of(workspaces, run), signal.SIGKILL)
 
     def is_ended() -> bool:
-        with carrel.open(home_path, settings=settings) as other:  # type: ignore[arg-type]
+        with workstead.open(home_path, settings=settings) as other:  # type: ignore[arg-type]
             return other.get_run(run.id).state == "failed"
 
     wait_until(is_ended)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import Invalid, WorkspaceBusy
-from carrel.local import Local
-from carrel.settings import Settings
-from carrel.system import control
-from carrel.verbs.run import _rules
+import workstead
 from needs import need_program
+from workstead.errors import Invalid, WorkspaceBusy
+from workstead.local import Local
+from workstead.settings import Settings
+from workstead.system import control
+from workstead.verbs.run import _rules
 
 
 def test_a_clone_that_fails_is_a_failed_run_in_an_empty_workspace(workspaces: Local, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_closing_leaves_runs_running_or_ends_them_within_five_seconds(
     other = workspaces.run(workspaces.create(id="t/other").id, ["sleep", "60"])
     wanted = settings.replace(sandbox=settings.sandbox.replace(stop_on_shutdown=stops))
     script = "trap '' TERM; echo up; sleep 60 & wait; sleep 60"
-    with carrel.open(home_path, settings=wanted) as opener:
+    with workstead.open(home_path, settings=wanted) as opener:
         runs = [opener.run(opener.create().id, ["bash", "-c", script]) for _ in range(3)]
         box = opener.run_kept(opener.create().id, ["true"]).run_id
         while any(b"up" not in b"".join(data for _, _, data in opener.output(run.id)) for run in runs):
@@ -122,7 +122,7 @@ def test_a_run_that_is_refused_leaves_nothing_that_could_hold_a_secret(workspace
 def test_a_workspace_can_appear_under_a_name_of_its_own(home_path: str, settings: Settings) -> None:
     need_program("bwrap")
     wanted = settings.replace(sandbox=settings.sandbox.replace(public_mount="random"))
-    with carrel.open(home_path, settings=wanted) as workspaces:
+    with workstead.open(home_path, settings=wanted) as workspaces:
         seen = set()
         for _ in range(2):
             desk = workspaces.create()

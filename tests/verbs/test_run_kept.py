@@ -9,15 +9,15 @@ from collections.abc import Iterator
 
 import pytest
 
-import carrel
-from carrel.errors import Invalid, SandboxUnavailable, WorkspaceBusy
-from carrel.local import Local
-from carrel.model.event import Event
-from carrel.model.workspace import Workspace
-from carrel.settings import Settings
-from carrel.system.box import Box
+import workstead
 from needs import need_program
 from waiting import wait_until
+from workstead.errors import Invalid, SandboxUnavailable, WorkspaceBusy
+from workstead.local import Local
+from workstead.model.event import Event
+from workstead.model.workspace import Workspace
+from workstead.settings import Settings
+from workstead.system.box import Box
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_output_is_byte_exact_and_time_is_kept(workspaces: Local, desk: Workspac
 def test_the_box_ends_when_it_is_idle_and_the_next_command_builds_another(home_path: str, settings: Settings) -> None:
     need_program("bwrap")
     short = settings.replace(sandbox=settings.sandbox.replace(keep_seconds=0.2))
-    with carrel.open(home_path, settings=short) as workspaces:
+    with workstead.open(home_path, settings=short) as workspaces:
         desk = workspaces.create(id="t/a")
         first = workspaces.run_kept(desk.id, ["true"])
         assert workspaces.wait(first.run_id, timeout_seconds=10).state == "completed"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.local import Local
-from carrel.model.run import Run
-from carrel.settings import Settings
+import workstead
 from needs import need, need_program, need_root
 from origins import make_origin
 from waiting import wait_until
+from workstead.local import Local
+from workstead.model.run import Run
+from workstead.settings import Settings
 
 MIB = 1 << 20
 LIMIT_MB = 300
@@ -127,7 +127,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 def workspaces(disk: Disk, settings: Settings) -> Iterator[Local]:
     calm = settings.replace(snapshots=settings.snapshots.replace(around_runs=False))
     calm = calm.replace(storage=calm.storage.replace(quota="metering"))
-    with carrel.open(disk.path / "home", settings=calm) as opened:
+    with workstead.open(disk.path / "home", settings=calm) as opened:
         yield opened
 
 
@@ -135,7 +135,7 @@ def workspaces(disk: Disk, settings: Settings) -> Iterator[Local]:
 def spaces(disk: Disk, settings: Settings) -> Iterator[Local]:
     """Workspaces of limited size have a file system of their own."""
     calm = settings.replace(snapshots=settings.snapshots.replace(around_runs=False))
-    with carrel.open(disk.path / "home", settings=calm) as opened:
+    with workstead.open(disk.path / "home", settings=calm) as opened:
         yield opened
         for desk in opened.list():
             opened.destroy(desk.id, force=True)  # nothing of theirs is mounted any more
@@ -195,7 +195,7 @@ def test_growth_is_refused_and_the_run_deletes_and_goes_on(disk: Disk, workspace
 def test_without_the_limit_the_same_greed_is_satisfied(disk: Disk, workspaces: Local, how: str) -> None:
     limits = workspaces._home.settings.workspaces.replace(default_max_size_mb=None, default_max_files=None)
     free = workspaces._home.settings.replace(workspaces=limits)
-    with carrel.open(workspaces._home.path, settings=free) as unlimited:
+    with workstead.open(workspaces._home.path, settings=free) as unlimited:
         unlimited.create(id="t/a")
         _, said, fell = fall(disk, unlimited, "t/a", GREED[how])
     assert said in ("", "refused 0\n")
@@ -242,7 +242,9 @@ def test_space_cannot_be_reserved_without_being_written(disk: Disk, workspaces: 
     ended, said = run(workspaces, "t/a", "os.posix_fallocate(os.open('f', os.O_CREAT | os.O_RDWR), 0, 1 << 20)")
     assert ended.exit_code == 0  # the C library writes zeros instead
     limits = workspaces._home.settings.workspaces.replace(default_max_size_mb=None, default_max_files=None)
-    with carrel.open(workspaces._home.path, settings=workspaces._home.settings.replace(workspaces=limits)) as unlimited:
+    with workstead.open(
+        workspaces._home.path, settings=workspaces._home.settings.replace(workspaces=limits)
+    ) as unlimited:
         unlimited.create(id="t/b")
         _, said, fell = fall(disk, unlimited, "t/b", FALLOCATE)
     assert said.startswith("got ")
@@ -296,7 +298,9 @@ print(resource.getrlimit(resource.RLIMIT_FSIZE)[0], resource.setrlimit(resource.
     _, said = run(workspaces, "t/a", lift)
     assert said == f"-1 1\n-1 1\n{50 * MIB} None\n"
     limits = workspaces._home.settings.workspaces.replace(default_max_size_mb=None, default_max_files=None)
-    with carrel.open(workspaces._home.path, settings=workspaces._home.settings.replace(workspaces=limits)) as unlimited:
+    with workstead.open(
+        workspaces._home.path, settings=workspaces._home.settings.replace(workspaces=limits)
+    ) as unlimited:
         unlimited.create(id="t/b")
         assert run(unlimited, "t/b", lift.replace("1 << 40", "1 << 20"))[1].startswith("0 ")
 
@@ -359,14 +363,14 @@ def test_what_a_run_left_counts_for_what_is_written_through_us(disk: Disk, works
     workspaces.create(id="t/a", config={"max_size_mb": 3})
     workspaces.write_file("t/a", "work/f", bytes(MIB))
     run(workspaces, "t/a", "open('g', 'wb').write(bytes(1 << 20))")
-    with pytest.raises(carrel.errors.QuotaExceeded):
+    with pytest.raises(workstead.errors.QuotaExceeded):
         workspaces.write_file("t/a", "work/h", bytes(2 * MIB))
     workspaces.write_file("t/a", "work/h", bytes(MIB))
 
 
 def test_a_run_has_what_its_task_has_left(disk: Disk, settings: Settings) -> None:
     limits = settings.workspaces.replace(max_task_size_gb=100 / 1024)
-    with carrel.open(disk.path / "home", settings=settings.replace(workspaces=limits)) as workspaces:
+    with workstead.open(disk.path / "home", settings=settings.replace(workspaces=limits)) as workspaces:
         other = workspaces.create(id="t/other")
         Path(other.path, "work", "f").write_bytes(bytes(70 * MIB))
         workspaces.create(id="t/a")
@@ -375,7 +379,7 @@ def test_a_run_has_what_its_task_has_left(disk: Disk, settings: Settings) -> Non
 
 
 def test_a_supervisor_that_dies_while_all_is_frozen_leaves_nothing(disk: Disk, workspaces: Local) -> None:
-    from carrel.system import cgroups
+    from workstead.system import cgroups
 
     desk = workspaces.create(id="t/a")
     started = workspaces.run(desk.id, ["sleep", "600"])
@@ -467,7 +471,7 @@ def test_without_its_own_file_system_and_without_a_limit_the_holes_are_filled(di
 def test_what_is_written_through_us_meets_the_same_limit(spaces: Local) -> None:
     spaces.create(id="t/a", config={"max_size_mb": 20})
     run(spaces, "t/a", GREED["one file"])
-    with pytest.raises(carrel.errors.QuotaExceeded) as caught:
+    with pytest.raises(workstead.errors.QuotaExceeded) as caught:
         spaces.write_file("t/a", "work/more", bytes(MIB))
     assert caught.value.details["limit"] == "size"
     spaces.delete_file("t/a", "work/large")
@@ -497,7 +501,7 @@ open("own", "w").write("own")
         mounted = [line.split()[4] for line in table if f" {disk.path}/home/" in line]
     for target in reversed(mounted):
         subprocess.run(["umount", "-l", target], check=False)  # some go with others
-    with carrel.open(spaces._home.path, settings=spaces._home.settings) as again:
+    with workstead.open(spaces._home.path, settings=spaces._home.settings) as again:
         assert again.read_file("t/a", "work/own") == b"own"
         assert again.read_file("t/b", "work/own") == b"of the fork"
         again.write_file("t/a", "work/own", b"changed")
@@ -537,12 +541,12 @@ def test_a_space_that_the_kernel_stopped_writing_to_is_mounted_anew(spaces: Loca
 
 def test_a_size_that_no_file_system_can_be_made_for_is_refused_or_metered(disk: Disk, settings: Settings) -> None:
     only = settings.replace(storage=settings.storage.replace(quota="image"))
-    with carrel.open(disk.path / "home", settings=only) as workspaces:
-        with pytest.raises(carrel.errors.Unavailable, match="limited size"):
+    with workstead.open(disk.path / "home", settings=only) as workspaces:
+        with pytest.raises(workstead.errors.Unavailable, match="limited size"):
             workspaces.create(id="t/a", config={"max_size_mb": 1})
         assert workspaces.list() == []
         assert os.listdir(f"{workspaces._home.private}/layers") == []
-    with carrel.open(disk.path / "home", settings=settings) as workspaces:
+    with workstead.open(disk.path / "home", settings=settings) as workspaces:
         workspaces.create(id="t/a", config={"max_size_mb": 1})
         ended, _ = run(workspaces, "t/a", "pass")
         held: dict[str, list[str]] = ended.enforcement["limits"]  # type: ignore[assignment]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import SnapshotNotFound, WorkspaceNotFound
-from carrel.local import Local
-from carrel.model.workspace import Workspace
-from carrel.settings import Settings
+import workstead
 from origins import read, write
+from workstead.errors import SnapshotNotFound, WorkspaceNotFound
+from workstead.local import Local
+from workstead.model.workspace import Workspace
+from workstead.settings import Settings
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_every_answer_has_a_hash_a_label_and_a_time(workspaces: Local, desk: Wor
 
 def test_answers_are_not_kept_where_the_settings_say_so(home_path: str, settings: Settings) -> None:
     off = settings.replace(snapshots=settings.snapshots.replace(after_answers=False))
-    with carrel.open(home_path, settings=off) as workspaces:
+    with workstead.open(home_path, settings=off) as workspaces:
         desk = workspaces.create(id="chat/off")
         turn = workspaces.session(desk.id).respond("hello")
         assert (turn.label, turn.snapshot_id) == ("hello", "")

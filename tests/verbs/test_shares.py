@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import FolderNotFound, Invalid, InvalidConfig, LimitExceeded, NotFound, PolicyDenied
-from carrel.home import Home
-from carrel.local import Local
-from carrel.model.event import Caller
-from carrel.settings import Settings
-from carrel.verbs.shares import mounts_of
+import workstead
 from cli.aw_command import Aw
 from needs import need_root
+from workstead.errors import FolderNotFound, Invalid, InvalidConfig, LimitExceeded, NotFound, PolicyDenied
+from workstead.home import Home
+from workstead.local import Local
+from workstead.model.event import Caller
+from workstead.settings import Settings
+from workstead.verbs.shares import mounts_of
 
 
 def mounts(home_path: str, settings: Settings, workspaces: Local, id: str) -> list[tuple[str, str, bool]]:
@@ -118,7 +118,7 @@ def test_directories_of_the_host_are_for_the_owner_and_never_our_own(
         workspaces.create(config={"shares": [{"name": "host", "path": str(tmp_path / "none")}]})
     os.symlink(home_path, tmp_path / "link")
     for path in ("/", str(tmp_path), home_path, f"{home_path}/workspaces", f"{tmp_path}/link"):
-        with pytest.raises(InvalidConfig, match="files of Carrel itself"):
+        with pytest.raises(InvalidConfig, match="files of Workstead itself"):
             workspaces.create(config={"shares": [{"name": "host", "path": path}]})
 
 
@@ -153,7 +153,7 @@ def test_agents_of_a_task_write_to_each_other(workspaces: Local, home_path: str,
 def test_mail_that_cannot_be_sent(workspaces: Local) -> None:
     for id in ("t/a", "u/a"):
         workspaces.create(id=id)
-    with pytest.raises(carrel.errors.WorkspaceNotFound):
+    with pytest.raises(workstead.errors.WorkspaceNotFound):
         workspaces.send_message("t/none", "x")
     with pytest.raises(Invalid, match="no task in common"):
         workspaces.send_message("t/a", "x", sender="u/a")
@@ -180,7 +180,7 @@ def test_a_mailbox_full_of_traps_is_read_without_harm(workspaces: Local, home_pa
     assert (found.sender, found.size, len(found.text)) == ("a", 10_000_004, 65536)
     os.rename(outbox / "b", outbox / "aside")
     os.symlink(tmp_path, outbox / "b")
-    with pytest.raises(carrel.errors.Conflict):
+    with pytest.raises(workstead.errors.Conflict):
         workspaces.send_message("t/b", "x", sender="t/a")
     assert workspaces.messages("t/b") == []
     assert sorted(os.listdir(tmp_path)) == ["home", "secret", "user"]

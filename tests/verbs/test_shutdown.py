@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import carrel
-from carrel.local import Local
-from carrel.settings import Settings
-from carrel.verbs.shutdown import shutdown
+import workstead
+from workstead.local import Local
+from workstead.settings import Settings
+from workstead.verbs.shutdown import shutdown
 
 
 @pytest.fixture
@@ -20,9 +20,9 @@ def ids(workspaces: Local) -> list[str]:
 
 
 def test_everything_stays_unless_the_settings_say_otherwise(home_path: str, settings: Settings) -> None:
-    with carrel.open(home_path, settings=settings) as workspaces:
+    with workstead.open(home_path, settings=settings) as workspaces:
         workspaces.create(id="t/a")
-    with carrel.open(home_path, settings=settings) as workspaces:
+    with workstead.open(home_path, settings=settings) as workspaces:
         assert ids(workspaces) == ["t/a"]
 
 
@@ -30,7 +30,7 @@ def test_what_an_opener_made_goes_to_the_trash_and_nothing_else(
     workspaces: Local, home_path: str, tidy: Settings
 ) -> None:
     workspaces.create(id="t/before")
-    with carrel.open(home_path, settings=tidy) as opener:
+    with workstead.open(home_path, settings=tidy) as opener:
         opener.create(id="t/a")
         opener.create(id="t/b", lazy=True)
         opener.create(id="t/c")
@@ -48,10 +48,10 @@ def test_what_an_opener_made_goes_to_the_trash_and_nothing_else(
 def test_what_is_busy_stays_and_the_rest_goes(
     workspaces: Local, home_path: str, tidy: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from carrel.home import Home
+    from workstead.home import Home
 
     monkeypatch.setitem(Home.hold.__wrapped__.__kwdefaults__, "wait_seconds", 0.05)  # type: ignore[attr-defined]
-    opener = carrel.open(home_path, settings=tidy)
+    opener = workstead.open(home_path, settings=tidy)
     for name in "abc":
         opener.create(id=f"t/{name}")
     with workspaces._home.hold("t/b"):
@@ -60,7 +60,7 @@ def test_what_is_busy_stays_and_the_rest_goes(
 
 
 def test_a_shutdown_ends_when_its_time_is_over(home_path: str, tidy: Settings) -> None:
-    with carrel.open(home_path, settings=tidy) as opener:
+    with workstead.open(home_path, settings=tidy) as opener:
         opener.create(id="t/a")
         assert shutdown(opener._home, ["t/a"], seconds=0) == []
         assert opener.exists("t/a")
@@ -72,6 +72,6 @@ def test_a_closed_opener_has_let_go_of_the_log(home_path: str, settings: Setting
 
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        with carrel.open(home_path, settings=settings) as workspaces:
+        with workstead.open(home_path, settings=settings) as workspaces:
             workspaces.list()
     assert len(os.listdir("/proc/self/fd")) == before

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import DiskFull, SnapshotNotFound
-from carrel.local import Local
-from carrel.model.workspace import Workspace
-from carrel.settings import Settings
-from carrel.snapshots.collect import verify
-from carrel.snapshots.objects import StoreFull
-from carrel.snapshots.walker import Walk
-from carrel.verbs.snapshot import find
-from carrel.verbs.state import open_store
+import workstead
 from origins import make_desk, make_origin, read, write
 from situations import tiny_disk
+from workstead.errors import DiskFull, SnapshotNotFound
+from workstead.local import Local
+from workstead.model.workspace import Workspace
+from workstead.settings import Settings
+from workstead.snapshots.collect import verify
+from workstead.snapshots.objects import StoreFull
+from workstead.snapshots.walker import Walk
+from workstead.verbs.snapshot import find
+from workstead.verbs.state import open_store
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_of_snapshots_with_one_label_the_newest_is_meant(workspaces: Local, desk
 def test_a_beginning_that_several_have_is_no_name(
     workspaces: Local, desk: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from carrel.home import Home
+    from workstead.home import Home
 
     ids = iter(["aaaabbbbccccddd1", "aaaabbbbccccddd2"])
     monkeypatch.setattr(Home, "new_id", lambda _: next(ids))
@@ -74,13 +74,13 @@ def test_a_snapshot_is_refused_for_what_is_not_ready(workspaces: Local) -> None:
     workspaces.create(id="t/planned", lazy=True)
     assert workspaces.snapshot("t/planned").files == 0  # made at first use
     workspaces.destroy("t/planned")
-    with pytest.raises(carrel.errors.WorkspaceNotFound, match="t/planned"):
+    with pytest.raises(workstead.errors.WorkspaceNotFound, match="t/planned"):
         workspaces.snapshot("t/planned")
 
 
 def test_a_store_has_a_size_that_it_does_not_exceed(home_path: str, settings: Settings) -> None:
     small = settings.replace(snapshots=settings.snapshots.replace(max_total_gb=0.0001))
-    with carrel.open(home_path, settings=small) as workspaces:
+    with workstead.open(home_path, settings=small) as workspaces:
         desk = workspaces.create(id="t/a")
         Path(desk.path, "work", "large").write_bytes(os.urandom(200_000))
         with pytest.raises(StoreFull, match="107374 bytes"):
@@ -93,7 +93,7 @@ def test_a_store_has_a_size_that_it_does_not_exceed(home_path: str, settings: Se
 def test_a_full_disk_keeps_nothing_new_and_loses_nothing_old(tmp_path: Path, settings: Settings) -> None:
     origin = make_origin(tmp_path / "origin")
     small = tmp_path / "small"
-    with tiny_disk(small, "24m"), carrel.open(str(small / "home"), settings=settings) as workspaces:
+    with tiny_disk(small, "24m"), workstead.open(str(small / "home"), settings=settings) as workspaces:
         desk = make_desk(workspaces, origin)
         work = Path(desk.path, "work")
         workspaces.snapshot(desk.id, label="good")
@@ -140,11 +140,11 @@ def _fill(disk: Path, *, leaving: int, name: str = "filler") -> None:
 
 def test_the_end_of_something_is_written_down_on_a_full_disk_too(tmp_path: Path, settings: Settings) -> None:
     """The log gets its last entry from the reserve: nothing stays half done because of it."""
-    from carrel.verbs import apply
+    from workstead.verbs import apply
 
     origin = make_origin(tmp_path / "origin")
     small = tmp_path / "small"
-    with tiny_disk(small, "24m"), carrel.open(str(small / "home"), settings=settings) as workspaces:
+    with tiny_disk(small, "24m"), workstead.open(str(small / "home"), settings=settings) as workspaces:
         desk = make_desk(workspaces, origin)
         done = apply._do
 
@@ -193,7 +193,7 @@ def test_what_was_read_once_is_not_read_again(
     write(folder, {f"d{number % 3}/f{number}": str(number) for number in range(30)})
     time.sleep(0.05)  # what is younger than a tick of the clock is read once more
     copying = settings.replace(storage=settings.storage.replace(mechanism="copy"))
-    with carrel.open(home_path, settings=copying) as workspaces:
+    with workstead.open(home_path, settings=copying) as workspaces:
         desk = workspaces.create(f"{'folder' if how == 'in place' else 'overlay'}:{folder}", id="t/a")
         assert len(read_files) == 30  # for the base
         time.sleep(0.05)

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-import carrel
-from carrel.errors import CarrelError, CleanupFailed, Forbidden, OperationNotFound
-from carrel.local import Local
-from carrel.settings import Settings
-from carrel.verbs import idle
-from carrel.verbs.sweep import Candidate, _sweep_caches
+import workstead
 from origins import FILES, git, make_origin
 from situations import check_whole, die_at_effect, fork, names_in, tiny_disk, wait, wait_all
 from waiting import wait_until
+from workstead.errors import CleanupFailed, Forbidden, OperationNotFound, WorksteadError
+from workstead.local import Local
+from workstead.settings import Settings
+from workstead.verbs import idle
+from workstead.verbs.sweep import Candidate, _sweep_caches
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_young_trash_stays_and_the_reason_is_told(workspaces: Local, two_in_the_
 
 
 def test_old_trash_goes(two_in_the_trash: list[str], home_path: str, impatient: Settings) -> None:
-    with carrel.open(home_path, settings=impatient) as workspaces:
+    with workstead.open(home_path, settings=impatient) as workspaces:
         assert all(candidate.goes for candidate in workspaces.sweep(dry_run=True))
         assert len(workspaces.trash()) == 2
         workspaces.sweep()
@@ -55,7 +55,7 @@ def test_old_trash_goes(two_in_the_trash: list[str], home_path: str, impatient: 
 
 
 def test_a_destroy_has_the_due_trash_swept_in_the_background_now_and_then(home_path: str, impatient: Settings) -> None:
-    with carrel.open(home_path, settings=impatient) as workspaces:
+    with workstead.open(home_path, settings=impatient) as workspaces:
         for name in "ab":
             workspaces.create(id=f"t/{name}")
         workspaces.destroy("t/a")
@@ -67,7 +67,7 @@ def test_a_destroy_has_the_due_trash_swept_in_the_background_now_and_then(home_p
 
 
 def test_only_what_was_thrown_away_is_ever_deleted(home_path: str, impatient: Settings) -> None:
-    with carrel.open(home_path, settings=impatient) as workspaces:
+    with workstead.open(home_path, settings=impatient) as workspaces:
         workspaces.create(id="t/live")
         workspaces.create(id="t/planned", lazy=True)
         assert workspaces.sweep(everything=True) == []
@@ -147,7 +147,7 @@ def forgetful(settings: Settings) -> Settings:
 
 
 def test_workspaces_past_their_time_go_to_the_trash_and_come_back(home_path: str, forgetful: Settings) -> None:
-    with carrel.open(home_path, settings=forgetful) as workspaces:
+    with workstead.open(home_path, settings=forgetful) as workspaces:
         workspaces.create(id="t/a")
         (taken,) = workspaces.sweep()
         assert (taken.kind, taken.workspace_id, taken.goes) == ("workspace", "t/a", True)
@@ -167,7 +167,7 @@ def test_unapplied_changes_stay_and_go_once_they_are_applied(
     home_path: str, forgetful: Settings, tmp_path: Path
 ) -> None:
     origin = make_origin(tmp_path / "origin")
-    with carrel.open(home_path, settings=forgetful) as workspaces:
+    with workstead.open(home_path, settings=forgetful) as workspaces:
         desk = workspaces.create(f"overlay:{origin}", id="t/a")
         Path(desk.path, "work", "new.txt").write_text("new")
         (stays,) = workspaces.sweep(free_bytes=1 << 40)
@@ -178,7 +178,7 @@ def test_unapplied_changes_stay_and_go_once_they_are_applied(
 
 
 def test_a_real_run_keeps_its_workspace(home_path: str, forgetful: Settings) -> None:
-    with carrel.open(home_path, settings=forgetful) as workspaces:
+    with workstead.open(home_path, settings=forgetful) as workspaces:
         desk = workspaces.create(id="t/a")
         run = workspaces.run(desk.id, ["sleep", "60"], sandbox="none")
         assert [(each.goes, each.why) for each in workspaces.sweep()] == [(False, "1 active run")]
@@ -187,7 +187,7 @@ def test_a_real_run_keeps_its_workspace(home_path: str, forgetful: Settings) -> 
 
 
 def test_a_directory_that_somebody_moved_away_keeps_its_workspace(home_path: str, forgetful: Settings) -> None:
-    with carrel.open(home_path, settings=forgetful) as workspaces:
+    with workstead.open(home_path, settings=forgetful) as workspaces:
         desk = workspaces.create(id="t/a")
         os.rename(desk.path, f"{desk.path}.away")
         assert [each.goes for each in workspaces.sweep()] == [False]
@@ -198,7 +198,7 @@ def test_a_directory_that_somebody_moved_away_keeps_its_workspace(home_path: str
 def test_what_is_pinned_between_the_look_and_the_deed_stays(
     home_path: str, forgetful: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with carrel.open(home_path, settings=forgetful) as workspaces:
+    with workstead.open(home_path, settings=forgetful) as workspaces:
         workspaces.create(id="t/a")
         looks = []
         real = idle.judge
@@ -210,7 +210,7 @@ def test_what_is_pinned_between_the_look_and_the_deed_stays(
                 workspaces.pin("t/a")
             return found
 
-        monkeypatch.setattr("carrel.verbs.sweep.judge", judge)
+        monkeypatch.setattr("workstead.verbs.sweep.judge", judge)
         assert [(each.goes, each.why) for each in workspaces.sweep()] == [(False, "pinned")]
         assert looks == [True]
         assert workspaces.exists("t/a")
@@ -233,16 +233,16 @@ def test_what_is_used_between_the_look_and_the_deed_stays(workspaces: Local, mon
 
 
 def test_two_sweepers_at_once_take_everything_once(home_path: str, forgetful: Settings) -> None:
-    with carrel.open(home_path, settings=forgetful) as workspaces:
+    with workstead.open(home_path, settings=forgetful) as workspaces:
         for number in range(12):
             workspaces.create(id=f"t/{number}")
 
     def sweep() -> None:
-        with carrel.open(home_path, settings=forgetful) as mine:
+        with workstead.open(home_path, settings=forgetful) as mine:
             mine.sweep()
 
     wait_all([fork(sweep) for _ in range(3)])
-    with carrel.open(home_path, settings=forgetful) as workspaces:
+    with workstead.open(home_path, settings=forgetful) as workspaces:
         assert len(workspaces.trash()) == 12
         cleanups = [each.event_data["workspace_id"] for each in workspaces.events(types=["workspace_cleanup"])]
         assert sorted(map(str, cleanups)) == sorted(f"t/{number}" for number in range(12))
@@ -251,7 +251,7 @@ def test_two_sweepers_at_once_take_everything_once(home_path: str, forgetful: Se
 
 def test_a_total_that_is_too_large_is_brought_down_by_the_longest_unused(home_path: str, settings: Settings) -> None:
     limits = settings.workspaces.replace(max_total_size_gb=3 / 1024)
-    with carrel.open(home_path, settings=settings.replace(workspaces=limits)) as workspaces:
+    with workstead.open(home_path, settings=settings.replace(workspaces=limits)) as workspaces:
         for number in range(4):
             desk = workspaces.create(id=f"t/{number}")
             Path(desk.path, "tmp", "scratch").write_bytes(os.urandom(1 << 20))
@@ -260,13 +260,13 @@ def test_a_total_that_is_too_large_is_brought_down_by_the_longest_unused(home_pa
 
 
 def test_results_go_only_into_an_archive(home_path: str, forgetful: Settings) -> None:
-    with carrel.open(home_path, settings=forgetful) as workspaces:
+    with workstead.open(home_path, settings=forgetful) as workspaces:
         desk = workspaces.create(id="t/a")
         Path(desk.path, "output", "report").write_text("found")
         (stays,) = workspaces.sweep()
         assert (stays.goes, "output/" in stays.why) == (False, True)
     archiving = forgetful.replace(workspaces=forgetful.workspaces.replace(archive_workspaces=True))
-    with carrel.open(home_path, settings=archiving) as workspaces:
+    with workstead.open(home_path, settings=archiving) as workspaces:
         assert [each.goes for each in workspaces.sweep()] == [True]
         (name,) = names_in(f"{home_path}/archives")
         back = workspaces.create(f"archive:{home_path}/archives/{name}", id="t/back")
@@ -278,9 +278,9 @@ def test_results_go_only_into_an_archive(home_path: str, forgetful: Settings) ->
 def test_what_cannot_be_archived_stays(home_path: str, forgetful: Settings, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     limits = forgetful.workspaces.replace(archive_workspaces=True, archives_path=f"{tmp_path}/file/below")
-    with carrel.open(home_path, settings=forgetful.replace(workspaces=limits)) as workspaces:
+    with workstead.open(home_path, settings=forgetful.replace(workspaces=limits)) as workspaces:
         workspaces.create(id="t/a")
-        with pytest.raises(CarrelError):
+        with pytest.raises(WorksteadError):
             workspaces.sweep()
         assert workspaces.exists("t/a")
 
@@ -306,7 +306,7 @@ def test_an_agent_neither_sweeps_nor_pins(workspaces: Local, two_in_the_trash: l
 def a_cloned_origin(home_path: str, settings: Settings, tmp_path: Path) -> Path:
     """Cloned once, thrown away and deleted: its caches are there, and nothing stands on them."""
     origin = make_origin(tmp_path / "origin")
-    with carrel.open(home_path, settings=settings) as workspaces:
+    with workstead.open(home_path, settings=settings) as workspaces:
         workspaces.create(f"clone:{origin}", id="t/a")
         workspaces.destroy("t/a")
         workspaces.sweep(everything=True)
@@ -351,7 +351,7 @@ def test_caches_that_a_workspace_stands_on_stay(a_cloned_origin: Path, workspace
 
 def dies_while_caches_go(home_path: str, settings: Settings, number: int) -> bool:
     def child() -> None:
-        home = carrel.open(home_path, settings=settings)._home
+        home = workstead.open(home_path, settings=settings)._home
         die_at_effect(number)
         for _ in range(2):  # the checkout, then the mirror that it borrowed from
             _sweep_caches(home, 1 << 40, dry_run=False)
@@ -368,7 +368,7 @@ def test_a_kill_while_caches_go_leaves_them_whole_or_gone(
             stack.unlink()
         age(home_path)
         killed = dies_while_caches_go(home_path, settings, number)
-        with carrel.open(home_path, settings=settings) as workspaces:
+        with workstead.open(home_path, settings=settings) as workspaces:
             workspaces.sweep()
             assert not [name for name in names_in(f"{home_path}/cache") if name.startswith(("gone-", "dead-"))]
             desk = workspaces.create(f"clone:{a_cloned_origin}", id="t/b")
@@ -386,7 +386,7 @@ def test_a_kill_while_caches_go_leaves_them_whole_or_gone(
 
 def test_a_server_sweeps_by_the_clock_if_it_is_told_to(home_path: str, forgetful: Settings) -> None:
     hourly = forgetful.replace(workspaces=forgetful.workspaces.replace(sweep_every_hours=1))
-    with carrel.open(home_path, settings=hourly) as workspaces:
+    with workstead.open(home_path, settings=hourly) as workspaces:
         workspaces.create(id="t/a")
         wait_seconds = workspaces.sweep_if_due()
         assert wait_seconds is not None
@@ -398,7 +398,7 @@ def test_a_server_sweeps_by_the_clock_if_it_is_told_to(home_path: str, forgetful
         os.utime(f"{home_path}/swept", (0, 0))
         workspaces.sweep_if_due()
         assert workspaces.list() == []
-    with carrel.open(home_path, settings=forgetful) as workspaces:
+    with workstead.open(home_path, settings=forgetful) as workspaces:
         workspaces.create(id="t/c")
         os.utime(f"{home_path}/swept", (0, 0))
         assert workspaces.sweep_if_due() is None  # off by default

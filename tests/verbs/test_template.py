@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from carrel.errors import (
+from needs import need_root
+from situations import names_in, tree_of
+from sources.yard import repository, sh
+from waiting import wait_until
+from workstead.errors import (
     Conflict,
     FolderNotFound,
     Invalid,
@@ -17,11 +21,7 @@ from carrel.errors import (
     TemplateNotFound,
     WorkspaceNotFound,
 )
-from carrel.local import Local
-from needs import need_root
-from situations import names_in, tree_of
-from sources.yard import repository, sh
-from waiting import wait_until
+from workstead.local import Local
 
 
 @pytest.fixture

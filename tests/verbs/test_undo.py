@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import (
+import workstead
+from situations import check_whole, killed_at_effect, tiny_disk, tree_of
+from workstead.errors import (
     CleanupFailed,
     Conflict,
     DiskFull,
@@ -19,10 +20,9 @@ from carrel.errors import (
     WorkspaceExists,
     WorkspaceNotFound,
 )
-from carrel.local import Local
-from carrel.model.operation import Operation
-from carrel.settings import Settings
-from situations import check_whole, killed_at_effect, tiny_disk, tree_of
+from workstead.local import Local
+from workstead.model.operation import Operation
+from workstead.settings import Settings
 
 
 def newest(workspaces: Local) -> Operation:
@@ -299,7 +299,7 @@ def test_a_fork_is_safe_here() -> None:
 
 def test_a_full_disk_keeps_nobody_from_deleting(tmp_path: Path, settings: Settings) -> None:
     """What cannot be kept is not taken away, unless the owner says that it may go for good."""
-    with tiny_disk(tmp_path / "small", "40m") as small, carrel.open(small / "home", settings=settings) as workspaces:
+    with tiny_disk(tmp_path / "small", "40m") as small, workstead.open(small / "home", settings=settings) as workspaces:
         desk = workspaces.create(id="t/a").id
         workspaces.write_file(desk, "work/large", os.urandom(1_000_000))
         with open(small / "filler", "wb", buffering=0) as filler, suppress(OSError):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import WorkspaceNotFound
-from carrel.local import Local
-from carrel.settings import Settings
-from carrel.system.measure import measure
+import workstead
 from needs import need_root
 from origins import make_origin
+from workstead.errors import WorkspaceNotFound
+from workstead.local import Local
+from workstead.settings import Settings
+from workstead.system.measure import measure
 
 
 @pytest.fixture
@@ -72,14 +72,14 @@ def test_own_and_shared_are_told_apart_and_what_is_shared_is_measured_once(
     assert first.bytes < 2**20 <= second.bytes < 2 * 2**20
     assert first.shared_bytes == second.shared_bytes == found.shared_bytes >= 2 * 2**20
     walked = []
-    monkeypatch.setattr("carrel.verbs.usage.measure", lambda *paths: (walked.extend(paths), measure(*paths))[1])
+    monkeypatch.setattr("workstead.verbs.usage.measure", lambda *paths: (walked.extend(paths), measure(*paths))[1])
     assert workspaces.usage().shared_bytes == found.shared_bytes
     assert not [path for path in walked if "/frozen/" in path]
 
 
 def test_it_says_what_a_sweep_would_take(home_path: str, settings: Settings) -> None:
     forgetful = settings.replace(workspaces=settings.workspaces.replace(retention_days=0))
-    with carrel.open(home_path, settings=forgetful) as workspaces:
+    with workstead.open(home_path, settings=forgetful) as workspaces:
         for name in ("goes", "stays"):
             desk = workspaces.create(id=f"t/{name}")
             Path(desk.path, "tmp", "scratch").write_bytes(os.urandom(2**20))

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-import carrel
-from carrel.errors import WorkspaceNotFound
-from carrel.local import Local
-from carrel.model.change import FileChange
-from carrel.model.workspace import Workspace
-from carrel.settings import Settings
+import workstead
 from needs import need_root
 from origins import FILES, make_origin, write
 from waiting import wait_until
+from workstead.errors import WorkspaceNotFound
+from workstead.local import Local
+from workstead.model.change import FileChange
+from workstead.model.workspace import Workspace
+from workstead.settings import Settings
 
 QUIET = 0.6
 
@@ -243,7 +243,7 @@ def test_a_watcher_that_is_killed_is_noticed_and_another_can_be_started(
     assert pid
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not os.path.exists(f"/proc/{pid}"))
-    with carrel.open(home_path, settings=settings) as again:  # opening settles it, as any other step
+    with workstead.open(home_path, settings=settings) as again:  # opening settles it, as any other step
         assert again.watching() == []
         again.start_watching(desk.id)
         Path(desk.path, "work/seen").write_text("x")

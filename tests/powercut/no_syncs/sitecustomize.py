@@ -3,7 +3,7 @@
 Those of the log stay, so that it says what was acknowledged.
 """
 
-from carrel.system import durable
+from workstead.system import durable
 
 
 def _nothing(*_: object) -> None:

@@ -1,5 +1,0 @@
-"""Which Carrel this is: said by `aw --version`, and in every archive."""
-
-from __future__ import annotations
-
-VERSION = "0.1.0"

@@ -1,0 +1,85 @@
+"""Workstead gives every coding agent its own desk: an isolated workspace, made in milliseconds, that never loses work.
+
+import workstead
+
+workspaces = workstead.open()
+desk = workspaces.create(task="fix-login", agent="a1")
+print(desk.path)
+workspaces.destroy(desk.id)
+workspaces.undo()
+"""
+
+from __future__ import annotations
+
+from workstead.model.version import VERSION
+
+__version__ = VERSION
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from workstead.local import Local
+    from workstead.remote import Remote
+    from workstead.settings import Settings
+
+
+def connect(url: str | None = None, token: str | None = None) -> Remote:
+    """The same verbs over HTTP, at the server of this address: the one given, else AW_URL with AW_TOKEN.
+
+    A run has both in its environment, with a token that is good for its own workspace only.
+    """
+    import os
+
+    from workstead.errors import InvalidUsage
+
+    url, token = url or os.environ.get("AW_URL"), token or os.environ.get("AW_TOKEN")
+    if not url or not token:
+        raise InvalidUsage("connecting wants an address and a token", hint="aw serve prints both")
+    from workstead.remote import Remote, Wire
+
+    return Remote(Wire(url, token))
+
+
+def open(
+    home: str | None = None,
+    *,
+    settings: Settings | None = None,
+    actor_id: str = "owner",
+    correlation_id: str = "",
+    causation_id: str = "",
+    agent_of: str | None = None,
+    run_id: str = "",
+    wait_seconds: float = 0.0,
+    starts_run: bool = False,
+) -> Local:
+    """Open a home on this machine: the one named, else AW_HOME, else the usual place. It is made at first use.
+
+    The actor and the ids go into every event that this opener causes; see `Workspaces.acting_as` for others.
+    `agent_of` makes it an agent's: only that workspace ("" for any), and under its policy; see there for the rest.
+    A process without threads that will start one run says so with `starts_run`: its supervisor is forked beforehand.
+    """
+    import os
+
+    from workstead.home import Home, default_path
+    from workstead.local import Local
+    from workstead.model.event import Caller
+    from workstead.model.names import format_id, parse_id
+    from workstead.settings import load_settings
+
+    directory = os.getcwd()
+    if settings is None:
+        settings = load_settings(os.environ, directory)
+    path = os.path.abspath(home or default_path(os.environ))
+    runner = None
+    if starts_run:
+        from workstead.verbs.run import Runner
+
+        runner = Runner(path, settings)
+    caller = Caller(
+        actor_id=actor_id,
+        correlation_id=correlation_id,
+        causation_id=causation_id,
+        agent_of=agent_of and format_id(*parse_id(agent_of)),
+        run_id=run_id,
+        wait_seconds=wait_seconds,
+    )
+    return Local(Home.open(path, settings, caller), directory, runner)

@@ -1,0 +1,1146 @@
+"""The verbs on this disk."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+
+from workstead.errors import DiskFull, FilesystemError, InvalidId, InvalidSource, NullByteInPath, PermissionDenied
+from workstead.home import Home
+from workstead.model.event import Caller
+from workstead.model.names import DEFAULT_AGENT, check_part, parse_id
+from workstead.verbs import repair as repairing
+from workstead.verbs import show
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from typing import Any, Self
+
+    from workstead.archives.read import Contents
+    from workstead.model.approval import Approval
+    from workstead.model.call import Call
+    from workstead.model.change import Change, Diff, Overlap
+    from workstead.model.edit import Edit
+    from workstead.model.event import Event
+    from workstead.model.operation import Operation
+    from workstead.model.policy import Decision, Policy
+    from workstead.model.race import Comparison, Race
+    from workstead.model.run import Command, Run
+    from workstead.model.snapshot import Snapshot
+    from workstead.model.token import Bearer, Token
+    from workstead.model.watch import Watching
+    from workstead.model.workspace import Workspace
+    from workstead.settings import Settings
+    from workstead.snapshots.restore import Restored
+    from workstead.store.log import Verification
+    from workstead.system.files import Entry, Gone, Stat, Written
+    from workstead.system.search import Found, Matches, Named
+    from workstead.system.walk import Tree
+    from workstead.verbs.apply import Applied
+    from workstead.verbs.archive import Archived, KnownArchive
+    from workstead.verbs.attend import Conversation, Glance
+    from workstead.verbs.doctor import Probe
+    from workstead.verbs.download import Download
+    from workstead.verbs.edit import Edited
+    from workstead.verbs.machines import Mounted
+    from workstead.verbs.mail import Message
+    from workstead.verbs.recent import Folder, RecentFolder
+    from workstead.verbs.repair import Finding
+    from workstead.verbs.run import Runner
+    from workstead.verbs.session import Session
+    from workstead.verbs.sweep import Candidate
+    from workstead.verbs.template import Template
+    from workstead.verbs.usage import Usage, WorkspaceUsage
+    from workstead.verbs.watch import Watch
+    from workstead.verbs.why import Explanation
+
+
+class Local:
+    """`Workspaces` on a home of this machine; see `workspaces.py` for what each verb promises.
+
+    Verbs are imported when they are called, so that looking at one workspace does not load what makes one.
+    """
+
+    def __init__(
+        self, home: Home, directory: str, runner: Runner | None = None, *, opener: Local | None = None
+    ) -> None:
+        self._home = home
+        self._runner = runner  # for the one run of a short-lived process
+        self._directory = directory  # what relative paths in sources are relative to
+        self._made: list[str] = opener._made if opener else []
+        self._started: list[str] = opener._started if opener else []
+        if home.caller.agent_of is not None:
+            from workstead.verbs.permit import close_to_agents
+
+            close_to_agents(self)
+        if opener:  # whoever opened the home has settled it, and cleans up at the end
+            return
+        with suppress(DiskFull, FilesystemError, PermissionDenied):
+            repairing.settle(home)  # what cannot be written down now is settled later; looking is possible meanwhile
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.clean_up()
+        self.let_go()
+
+    def clean_up(self) -> None:
+        """Do what the settings want done at the end."""
+        from workstead.verbs.shutdown import shutdown
+
+        shutdown(self._home, self._made, self._started)
+
+    def let_go(self) -> None:
+        """Close the log and leave everything as it is, whatever the settings say."""
+        if self._runner is not None:
+            self._runner.close()
+        self._home.close()
+
+    def fresh_name(self) -> str:
+        """A task name that no task has."""
+        return self._home.new_name()
+
+    def acting_as(
+        self,
+        actor_id: str,
+        *,
+        correlation_id: str = "",
+        causation_id: str = "",
+        agent_of: str | None = None,
+        run_id: str = "",
+        wait_seconds: float = 0.0,
+    ) -> Self:
+        from workstead.verbs.permit import hand_down
+
+        caller = Caller(
+            actor_id=actor_id,
+            correlation_id=correlation_id,
+            causation_id=causation_id,
+            agent_of=hand_down(self._home, agent_of),
+            run_id=run_id or self._home.caller.run_id,
+            wait_seconds=wait_seconds,
+        )
+        return type(self)(self._home.acting_as(caller), self._directory, opener=self)
+
+    def with_settings(self, settings: Settings) -> Self:
+        """The same home and log under other settings."""
+        return type(self)(self._home.with_settings(settings), self._directory, opener=self)
+
+    # -- lifecycle --
+
+    def create(
+        self,
+        source: str = "empty",
+        *,
+        task: str | None = None,
+        agent: str | None = None,
+        id: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        lazy: bool = False,
+        progress: Callable[[str], None] | None = None,
+    ) -> Workspace:
+        from workstead.model.source import parse
+        from workstead.verbs.create import create
+
+        task, agent = self._name(task, agent, id)
+        spec = parse(source)
+        said = progress or (lambda _: None)
+        if spec.kind == "fork":
+            from workstead.verbs.fork import fork
+
+            if lazy:
+                raise InvalidSource("a fork cannot be made later: its parent goes on changing", hint="without lazy")
+            more = dict(config or {})
+            workspace = fork(self._home, spec.location, task, agent, snapshot=spec.snapshot, config=more, progress=said)
+        elif spec.kind == "archive":
+            from workstead.verbs.unarchive import unarchive
+
+            if lazy:
+                raise InvalidSource("an archive is read at once: it may be gone later", hint="without lazy")
+            location = spec.absolute(self._directory).location
+            workspace = unarchive(self._home, location, task, agent, config=dict(config or {}), progress=said)
+        else:
+            source = spec.absolute(self._directory).spec()
+            workspace = create(self._home, task, agent, source=source, config=config, lazy=lazy, progress=said)
+        self._remember(made=[workspace.id])
+        return workspace
+
+    def _remember(self, *, made: Iterable[str] = (), started: Iterable[str] = ()) -> None:
+        """Keep in mind what closing has to clean up, if it has to: an opener may live for years."""
+        if self._home.settings.workspaces.cleanup_on_shutdown:
+            self._made += made
+        if self._home.settings.sandbox.stop_on_shutdown:
+            self._started += started
+
+    def _name(self, task: str | None, agent: str | None, id: str | None) -> tuple[str, str]:
+        if id is not None:
+            if task is not None or agent is not None:
+                raise InvalidId("an id and a task or agent were given", hint="give one or the other")
+            return parse_id(id)
+        return (
+            check_part(task if task is not None else self._home.new_name(), role="task"),
+            check_part(agent if agent is not None else DEFAULT_AGENT, role="agent"),
+        )
+
+    def destroy(self, *ids: str, force: bool = False, reason: str = "requested") -> Sequence[Workspace]:
+        from workstead.verbs.destroy import destroy
+        from workstead.verbs.sweep import sweep_in_background
+
+        gone = destroy(self._home, ids, force=force, reason=reason)
+        sweep_in_background(self._home)
+        return gone
+
+    def destroy_task(self, task: str, *, force: bool = False, reason: str = "requested") -> Sequence[Workspace]:
+        from workstead.verbs.destroy import destroy_task
+        from workstead.verbs.sweep import sweep_in_background
+
+        gone = destroy_task(self._home, check_part(task), force=force, reason=reason)
+        sweep_in_background(self._home)
+        return gone
+
+    @contextmanager
+    def ephemeral(self, source: str = "empty", **options: Any) -> Iterator[Workspace]:
+        workspace = self.create(source, **options)
+        try:
+            yield workspace
+        finally:
+            self.destroy(workspace.id, force=True, reason="ephemeral")
+
+    def get(self, id: str) -> Workspace:
+        return show.get(self._home, id)
+
+    def exists(self, id: str) -> bool:
+        return show.find(self._home, id) is not None
+
+    def path(self, id: str) -> str:
+        from workstead.verbs.create import materialise
+        from workstead.verbs.destroy import attach
+
+        workspace = materialise(self._home, show.get(self._home, id))
+        attach(self._home, workspace)
+        return workspace.path
+
+    def list(self, task: str | None = None, *, all: bool = False) -> Sequence[Workspace]:
+        found = show.list_all(self._home, task=None if task is None else check_part(task), gone=all)
+        return show.within_reach(self._home, found)
+
+    def inject(self, spec: Mapping[str, Any], id: str) -> dict[str, Any]:
+        return {**spec, "metadata": {**spec.get("metadata", {}), "workspace": self.path(id)}}
+
+    # -- runs --
+
+    def run(
+        self,
+        id: str,
+        command: Sequence[str],
+        *,
+        sandbox: str = "auto",
+        network: str | None = None,
+        timeout_seconds: float | None = None,
+        environment: Mapping[str, str] | None = None,
+        prompt: str | None = None,
+        concurrent: bool = False,
+        agent: str | None = None,
+        progress: Callable[[str], None] | None = None,
+        **more: Any,
+    ) -> Run:
+        from workstead.verbs.run import RunSpec, run
+
+        spec = RunSpec(
+            command=list(command),
+            sandbox=sandbox,
+            network=network,
+            agent=agent,
+            timeout_seconds=timeout_seconds,
+            environment=dict(environment or {}),
+            prompt=prompt,
+            concurrent=concurrent,
+            **more,
+        )
+        runner, self._runner = self._runner, None
+        try:
+            started = run(self._home, id, spec, runner=runner, progress=progress or (lambda _: None))
+        finally:
+            if runner is not None:
+                runner.close()
+        self._remember(started=[started.id])
+        return started
+
+    def run_new(
+        self,
+        source: str,
+        command: Sequence[str],
+        *,
+        id: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        progress: Callable[[str], None] | None = None,
+        prompt: str | None = None,
+        **options: Any,
+    ) -> Run:
+        from workstead.errors import CloneFailed
+        from workstead.model.names import format_id
+        from workstead.verbs.run import RunSpec, checked, record_clone_failure
+
+        spec = RunSpec(command=list(command), prompt=prompt, **options)
+        checked(self._home, spec)  # said before anything is made
+        workspace_id = format_id(*self._name(None, None, id))
+        config = {**({"prompt": prompt} if prompt else {}), **(config or {})}
+        try:
+            workspace = self.create(source, id=workspace_id, config=config, progress=progress)
+        except CloneFailed as error:
+            return record_clone_failure(self._home, workspace_id, spec, error)
+        return self.run(workspace.id, command, prompt=prompt, progress=progress, **options)
+
+    def machines(self, id: str | None = None) -> Sequence[Mounted]:
+        from workstead.verbs.machines import machines
+
+        return machines(self._home, id)
+
+    def mount(
+        self, id: str, *, sandbox: str = "vm", progress: Callable[[str], None] | None = None
+    ) -> Sequence[Mounted]:
+        from workstead.verbs.machines import mount
+
+        return mount(self._home, id, sandbox=sandbox, progress=progress or (lambda _: None))
+
+    def unmount(self, id: str) -> Sequence[Mounted]:
+        from workstead.verbs.machines import unmount
+
+        return unmount(self._home, id)
+
+    def build_guest(self, *, progress: Callable[[str], None] | None = None) -> str:
+        from workstead.verbs.machines import build
+
+        return build(self._home, progress=progress or (lambda _: None))
+
+    def race(
+        self,
+        source: str,
+        command: Sequence[str],
+        *,
+        count: int,
+        check: str | Sequence[str] | None = None,
+        task: str | None = None,
+        at_once: int | None = None,
+        check_timeout_seconds: float | None = None,
+        keep: str = "all",
+        apply_best: bool = False,
+        config: Mapping[str, Any] | None = None,
+        progress: Callable[[str], None] | None = None,
+        watch: Callable[[Race], None] | None = None,
+        **options: Any,
+    ) -> Race:
+        from workstead.model.source import parse
+        from workstead.verbs.race import Plan, race
+
+        plan = Plan(
+            command,
+            check=check,
+            count=count,
+            at_once=at_once,
+            check_timeout_seconds=check_timeout_seconds,
+            options=options,
+        )
+        prompt = options.get("prompt")
+        config = {**({"prompt": prompt} if prompt else {}), **(config or {})}
+        return race(
+            self._home,
+            plan,
+            lambda spec, id: self.create(spec, id=id, config=config, progress=progress),
+            source=parse(source).absolute(self._directory).spec(),
+            task=task or self._home.new_name(),
+            keep=keep,
+            apply_best=apply_best,
+            watch=watch or (lambda _: None),
+        )
+
+    def get_race(self, name: str) -> Race:
+        from workstead.verbs.race import get
+
+        return get(self._home, name)
+
+    def races(self) -> Sequence[Race]:
+        from workstead.verbs.race import races
+
+        return races(self._home)
+
+    def compare(self, ids: Sequence[str]) -> Comparison:
+        from workstead.verbs.compare import compare
+
+        return compare(self._home, ids)
+
+    def why(self, run_id: str) -> Explanation:
+        from workstead.verbs.why import why
+
+        return why(self._home, run_id)
+
+    def run_kept(
+        self,
+        id: str,
+        command: Sequence[str],
+        *,
+        sandbox: str = "auto",
+        network: str | None = None,
+        timeout_seconds: float | None = None,
+        environment: Mapping[str, str] | None = None,
+        stdin: int | None = None,
+        write: Callable[[int, bytes], None] | None = None,
+        progress: Callable[[str], None] | None = None,
+        **more: Any,
+    ) -> Command:
+        from workstead.verbs.keep import run_kept
+        from workstead.verbs.run import RunSpec
+
+        spec = RunSpec(
+            command=list(command),
+            sandbox=sandbox,
+            network=network,
+            timeout_seconds=timeout_seconds,
+            environment=dict(environment or {}),
+            **more,
+        )
+        done = run_kept(self._home, id, spec, stdin=stdin, write=write, progress=progress or (lambda _: None))
+        if done.run_id not in self._started:
+            self._remember(started=[done.run_id])
+        return done
+
+    def get_run(self, run_id: str) -> Run:
+        from workstead.verbs.run import get
+
+        return get(self._home, run_id)
+
+    def runs(self, id: str | None = None) -> Sequence[Run]:
+        from workstead.verbs.run import runs
+
+        return runs(self._home, id)
+
+    def wait(self, run_id: str, *, timeout_seconds: float | None = None) -> Run:
+        from workstead.verbs.run import wait
+
+        return wait(self._home, run_id, timeout_seconds=timeout_seconds)
+
+    def stop(self, run_id: str, *, at_once: bool = False) -> Run:
+        from workstead.verbs.run import stop
+
+        return stop(self._home, run_id, at_once=at_once)
+
+    def output(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[int, int, bytes]]:
+        from workstead.verbs.attend import lines
+
+        return lines(self._home, run_id, follow=follow)
+
+    def read_output(
+        self, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20
+    ) -> tuple[Sequence[tuple[int, int, bytes]], int]:
+        from workstead.verbs.attend import read_output
+
+        return read_output(self._home, run_id, offset, max_bytes=max_bytes)
+
+    def find_tail(self, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20) -> int:
+        from workstead.verbs.attend import find_tail
+
+        return find_tail(self._home, run_id, offset, max_bytes=max_bytes)
+
+    def feed_input(self, run_id: str, source: int) -> None:
+        from workstead.verbs.attend import feed_input
+
+        feed_input(self._home, run_id, source)
+
+    def attach(self, run_id: str, *, from_start: bool = False) -> bool:
+        from workstead.verbs.attend import attach
+
+        return attach(self._home, run_id, from_start=from_start)
+
+    def glance(self, run_id: str, offset: int = 0, line: str = "") -> Glance:
+        from workstead.verbs.attend import glance
+
+        return glance(self._home, run_id, offset, line)
+
+    def converse(self, run_id: str) -> Conversation:
+        from workstead.verbs.attend import converse
+
+        return converse(self._home, run_id)
+
+    # -- states --
+
+    def snapshot(self, id: str, *, label: str = "") -> Snapshot:
+        from workstead.verbs.snapshot import snapshot
+
+        return snapshot(self._home, id, label=label)
+
+    def snapshots(self, id: str) -> Sequence[Snapshot]:
+        from workstead.verbs.snapshot import snapshots
+
+        return snapshots(self._home, id)
+
+    def restore(self, id: str, snapshot: str, paths: Sequence[str] = ()) -> tuple[str, Restored]:
+        from workstead.verbs.restore import restore
+
+        return restore(self._home, id, snapshot, paths)
+
+    def diff(
+        self,
+        id: str,
+        *,
+        from_: str = "base",
+        to: str = "now",
+        paths: Sequence[str] = (),
+        text: bool = True,
+        git_files: bool = False,
+        context: int = 3,
+    ) -> Diff:
+        from workstead.verbs.diff import diff
+
+        return diff(self._home, id, from_=from_, to=to, paths=paths, text=text, git_files=git_files, context=context)
+
+    def patch(
+        self,
+        id: str,
+        *,
+        from_: str = "base",
+        to: str = "now",
+        paths: Sequence[str] = (),
+        git_files: bool = False,
+        binary: bool = True,
+        context: int = 3,
+    ) -> Iterator[bytes]:
+        from workstead.verbs.diff import patch
+
+        chosen: dict[str, Any] = {"git_files": git_files, "binary": binary, "context": context}
+        return patch(self._home, id, from_=from_, to=to, paths=paths, **chosen)
+
+    def status(self, id: str) -> Sequence[Change]:
+        from workstead.verbs.diff import status
+
+        return status(self._home, id)
+
+    def apply(
+        self,
+        id: str,
+        paths: Sequence[str] = (),
+        *,
+        hunks: Mapping[str, Sequence[str]] | None = None,
+        to: str | None = None,
+        message: str | None = None,
+        mark_conflicts: bool = False,
+    ) -> Applied:
+        from workstead.verbs.apply import apply
+
+        return apply(self._home, id, paths, hunks=hunks, to=to, message=message, mark_conflicts=mark_conflicts)
+
+    def session(self, id: str) -> Session:
+        from workstead.verbs.session import Session
+
+        return Session(self._home, id)
+
+    def fork(
+        self, id: str, *, new_id: str | None = None, count: int = 1, snapshot: str | None = None
+    ) -> Sequence[Workspace]:
+        from workstead.verbs.fork import fork_several
+
+        made = fork_several(self._home, id, new_id, count, snapshot=snapshot)
+        self._remember(made=[workspace.id for workspace in made])
+        return made
+
+    def archive(
+        self,
+        id: str,
+        to: str | None = None,
+        *,
+        replace: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Archived:
+        from workstead.verbs.archive import archive
+
+        return archive(self._home, id, self._located(to), replace=replace, progress=progress)
+
+    def verify_archive(self, location: str, progress: Callable[[int, int], None] | None = None) -> Contents:
+        from workstead.verbs.archive import verify_archive
+
+        return verify_archive(self._home, self._located(location) or location, progress)
+
+    def archives(self) -> Sequence[KnownArchive]:
+        from workstead.verbs.archive import archives
+
+        return archives(self._home)
+
+    def _located(self, place: str | None) -> str | None:
+        """A path of the caller's, from the directory that it works in."""
+        if place is not None and "\0" in place:
+            raise NullByteInPath("the place of the archive holds a NUL byte")
+        return place if place is None or "://" in place else os.path.join(self._directory, place)
+
+    # -- files --
+
+    def read_file(self, id: str, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+        from workstead.verbs import files
+
+        return files.read_file(self._home, id, path, start=start, length=length)
+
+    def open_file(self, id: str, path: str) -> Download:
+        from workstead.verbs.download import open_file
+
+        return open_file(self._home, id, path)
+
+    def tar_files(self, id: str, path: str = ".") -> Iterator[bytes]:
+        from workstead.verbs.download import tar_files
+
+        return tar_files(self._home, id, path)
+
+    def read_text(self, id: str, path: str, *, encoding: str = "utf-8") -> str:
+        return self.read_file(id, path).decode(encoding)
+
+    def write_file(
+        self,
+        id: str,
+        path: str,
+        content: bytes | str | Iterable[bytes],
+        *,
+        parents: bool = False,
+        create_only: bool = False,
+        append: bool = False,
+        if_digest: str | None = None,
+        keep: bool = False,
+    ) -> Written:
+        from workstead.verbs import files
+
+        return files.write_file(
+            self._home,
+            id,
+            path,
+            content,
+            parents=parents,
+            create_only=create_only,
+            append=append,
+            if_digest=if_digest,
+            keep=keep,
+        )
+
+    def edit_file(
+        self, id: str, path: str, edits: Sequence[Edit], *, dry_run: bool = False, context: int = 3
+    ) -> Edited:
+        from workstead.verbs.edit import edit_file
+
+        return edit_file(self._home, id, path, edits, dry_run=dry_run, context=context)
+
+    def delete_file(
+        self, id: str, path: str, *, recursive: bool = False, if_digest: str | None = None, keep: bool = True
+    ) -> Gone:
+        from workstead.verbs import files
+
+        return files.delete_file(self._home, id, path, recursive=recursive, if_digest=if_digest, keep=keep)
+
+    def move_file(
+        self, id: str, path: str, to: str, *, replace: bool = False, if_digest: str | None = None, keep: bool = True
+    ) -> Gone:
+        from workstead.verbs import files
+
+        return files.move_file(self._home, id, path, to, replace=replace, if_digest=if_digest, keep=keep)
+
+    def make_directory(self, id: str, path: str, *, parents: bool = False) -> None:
+        from workstead.verbs import files
+
+        files.make_directory(self._home, id, path, parents=parents)
+
+    def list_files(self, id: str, path: str = ".") -> dict[str, Any]:
+        return self.tree(id, path).tree
+
+    def tree(self, id: str, path: str = ".") -> Tree:
+        from workstead.verbs import files
+
+        return files.list_tree(self._home, id, path)
+
+    def tree_json(self, id: str, path: str = ".") -> Iterator[bytes]:
+        from workstead.verbs import files
+
+        return files.tree_json(self._home, id, path)
+
+    def list_directory(self, id: str, path: str = ".") -> tuple[Entry, ...]:
+        from workstead.verbs import files
+
+        return files.list_directory(self._home, id, path)
+
+    def stat_file(self, id: str, path: str) -> Stat:
+        from workstead.verbs import files
+
+        return files.stat_file(self._home, id, path)
+
+    def list_paths(
+        self, id: str, path: str = ".", *, pattern: str = "**", exclude: Sequence[str] = ()
+    ) -> Sequence[Named]:
+        from workstead.verbs import files
+
+        return files.list_paths(self._home, id, path, pattern=pattern, exclude=exclude)
+
+    def search_names(self, id: str, pattern: str, path: str = ".") -> Found:
+        from workstead.verbs import files
+
+        return files.search_names(self._home, id, pattern, path)
+
+    def search_text(self, id: str, needle: str, path: str = ".", *, regex: bool = False, names: str = "*") -> Matches:
+        from workstead.verbs import files
+
+        return files.search_text(self._home, id, needle, path, regex=regex, names=names)
+
+    def resolve(self, id: str, path: str) -> str:
+        from workstead.verbs import files
+
+        return files.resolve(self._home, id, path)
+
+    def adapt_prompt(self, text: str, id: str) -> str:
+        from workstead.model.prompt import adapt_prompt
+
+        mount = show.public_mount(self._home, show.get(self._home, id))
+        return adapt_prompt(text, old_mounts=self._home.settings.files.old_mounts, mount=mount)
+
+    # -- taking back --
+
+    def operations(self) -> Sequence[Operation]:
+        from workstead.verbs.undo import operations
+
+        return operations(self._home)
+
+    def undo(self, operation_id: str | None = None) -> tuple[Operation, Sequence[Workspace]]:
+        from workstead.verbs.undo import undo
+
+        return undo(self._home, operation_id)
+
+    def trash(self) -> Sequence[Workspace]:
+        from workstead.verbs.undo import trashed
+
+        return trashed(self._home)
+
+    def restore_trashed(self, name: str, *, new_id: str | None = None) -> Workspace:
+        from workstead.verbs.undo import find_trashed, restore_from_trash
+
+        found = find_trashed(self._home, name)
+        return restore_from_trash(
+            self._home,
+            found,
+            self._home.new_id(),
+            undoes=found.operation_id,
+            new_id=parse_id(new_id) if new_id is not None else None,
+        )
+
+    def sweep(
+        self,
+        *,
+        dry_run: bool = False,
+        everything: bool = False,
+        uids: Sequence[str] = (),
+        free_bytes: int | None = None,
+    ) -> Sequence[Candidate]:
+        from workstead.verbs.sweep import sweep
+
+        return sweep(self._home, dry_run=dry_run, everything=everything, uids=uids, free_bytes=free_bytes)
+
+    def sweep_if_due(self) -> float | None:
+        from workstead.verbs.schedule import sweep_if_due
+
+        return sweep_if_due(self._home)
+
+    def pin(self, id: str, *, reason: str = "") -> Workspace:
+        from workstead.verbs.pin import pin
+
+        return pin(self._home, id, reason=reason)
+
+    def unpin(self, id: str) -> Workspace:
+        from workstead.verbs.pin import unpin
+
+        return unpin(self._home, id)
+
+    # -- the log --
+
+    def events(
+        self, *, after: int = 0, task: str | None = None, types: Sequence[str] = (), limit: int | None = None
+    ) -> Iterator[Event]:
+        from workstead.verbs.events import events
+
+        return events(self._home, after=after, task=task, types=types, limit=limit)
+
+    def history(self, id: str) -> Iterator[Event]:
+        from workstead.verbs.events import history
+
+        return history(self._home, id)
+
+    def follow(
+        self,
+        *,
+        after: int | None = None,
+        task: str | None = None,
+        types: Sequence[str] = (),
+        until: Callable[[], bool] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Iterator[Event]:
+        from workstead.verbs.events import follow
+
+        return follow(self._home, after=after, task=task, types=types, until=until, timeout_seconds=timeout_seconds)
+
+    def last_position(self) -> int:
+        return self._home.log.last_position()
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
+        from workstead.verbs.events import verify
+
+        return verify(self._home, progress)
+
+    # -- what agents may do --
+
+    def policy(self, id: str) -> Policy:
+        from workstead.verbs.policy import policy
+
+        return policy(self._home, id)
+
+    def judge(self, id: str, operation: str, path: str = ".", *, size: int | None = None) -> Decision:
+        from workstead.verbs.policy import judge
+
+        return judge(self._home, id, operation, path, size=size)
+
+    def change_policy(self, id: str, policy: str | Mapping[str, Any], *, reason: str = "") -> Policy:
+        from workstead.verbs.policy import change_policy
+
+        return change_policy(self._home, id, policy, reason=reason)
+
+    def approvals(self, id: str | None = None, *, all: bool = False) -> Sequence[Approval]:
+        from workstead.verbs.approve import approvals
+
+        return approvals(self._home, id, every=all)
+
+    def get_approval(self, approval_id: str) -> Approval:
+        from workstead.verbs.approve import get_approval
+
+        return get_approval(self._home, approval_id)
+
+    def preview(self, approval_id: str) -> str:
+        from workstead.verbs.approve import preview
+
+        return preview(self._home, approval_id)
+
+    def approve(self, *approval_ids: str, comment: str = "", unseen: bool = False) -> Sequence[Approval]:
+        from workstead.verbs.approve import approve
+
+        return approve(self._home, approval_ids, comment=comment, unseen=unseen)
+
+    def deny(self, *approval_ids: str, comment: str = "") -> Sequence[Approval]:
+        from workstead.verbs.approve import deny
+
+        return deny(self._home, approval_ids, comment=comment)
+
+    def approve_all(
+        self,
+        id: str | None = None,
+        *,
+        run: str | None = None,
+        operations: Sequence[str] = (),
+        paths: Sequence[str] = (),
+        also_later: bool = False,
+        comment: str = "",
+        unseen: bool = False,
+    ) -> Sequence[Approval]:
+        from workstead.verbs.approve import approve_all
+
+        return approve_all(
+            self._home,
+            workspace_id=id,
+            run_id=run,
+            operations=operations,
+            paths=paths,
+            also_later=also_later,
+            comment=comment,
+            unseen=unseen,
+        )
+
+    def deny_all(
+        self,
+        id: str | None = None,
+        *,
+        run: str | None = None,
+        operations: Sequence[str] = (),
+        paths: Sequence[str] = (),
+        comment: str = "",
+    ) -> Sequence[Approval]:
+        from workstead.verbs.approve import deny_all
+
+        return deny_all(self._home, workspace_id=id, run_id=run, operations=operations, paths=paths, comment=comment)
+
+    # -- watching --
+
+    def watch(
+        self,
+        id: str,
+        *,
+        until: Callable[[], bool] | None = None,
+        timeout_seconds: float | None = None,
+        debounce_seconds: float | None = None,
+        note: Callable[[str], None] | None = None,
+    ) -> Watch:
+        from workstead.verbs.watch import watch
+
+        return watch(
+            self._home,
+            id,
+            until=until,
+            timeout_seconds=timeout_seconds,
+            debounce_seconds=debounce_seconds,
+            note=note,
+        )
+
+    def start_watching(self, id: str) -> Watching:
+        from workstead.verbs.watchers import start_watching
+
+        return start_watching(self._home, id)
+
+    def stop_watching(self, id: str) -> Watching | None:
+        from workstead.verbs.watchers import stop_watching
+
+        return stop_watching(self._home, id)
+
+    def watching(self) -> Sequence[Watching]:
+        from workstead.verbs.watchers import watching
+
+        return watching(self._home)
+
+    def record_changes(self, id: str) -> None:
+        from workstead.verbs.watchers import record
+
+        record(self._home, id)
+
+    def overlaps(self, id: str | None = None) -> Sequence[Overlap]:
+        from workstead.verbs.overlaps import overlaps
+
+        return overlaps(self._home, id)
+
+    # -- folders --
+
+    def open_folder(self, folder: str) -> RecentFolder:
+        from workstead.verbs.recent import open_folder
+
+        return open_folder(self._home, os.path.join(self._directory, folder))
+
+    def recent(self) -> Sequence[RecentFolder]:
+        from workstead.verbs.recent import recent
+
+        return recent(self._home)
+
+    def browse(self, folder: str) -> Folder:
+        from workstead.verbs.recent import browse
+
+        return browse(os.path.join(self._directory, folder))
+
+    def origin_changes(self, id: str, *, limit: int = 100) -> Sequence[str]:
+        from workstead.verbs.origin import origin_changes
+
+        return origin_changes(self._home, id, limit=limit)
+
+    # -- mail --
+
+    def send_message(self, id: str, text: str, *, sender: str | None = None) -> Message:
+        from workstead.verbs.mail import send_message
+
+        return send_message(self._home, id, text, sender=sender)
+
+    def messages(self, id: str) -> Sequence[Message]:
+        from workstead.verbs.mail import messages
+
+        return messages(self._home, id)
+
+    def get_message(self, id: str, message_id: str) -> Message:
+        from workstead.verbs.mail import get_message
+
+        return get_message(self._home, id, message_id)
+
+    # -- health --
+
+    def repair(self, *, rebuild_views: bool = False, accept_log: bool = False) -> Sequence[Finding]:
+        return repairing.repair(self._home, rebuild_views=rebuild_views, accept_log=accept_log)
+
+    def usage(self, id: str | None = None) -> Usage:
+        from workstead.verbs.usage import usage
+
+        return usage(self._home, id)
+
+    def usage_of(self, id: str) -> WorkspaceUsage:
+        from workstead.verbs.usage import usage_of
+
+        return usage_of(self._home, id)
+
+    def doctor(self) -> Sequence[Probe]:
+        from workstead.verbs.doctor import doctor
+
+        return doctor(self._home)
+
+    # -- templates --
+
+    def add_template(self, name: str, *, folder: str | None = None, workspace: str | None = None) -> Template:
+        from workstead.verbs.template import add_template
+
+        return add_template(self._home, name, folder=folder, workspace_id=workspace)
+
+    def templates(self) -> Sequence[Template]:
+        from workstead.verbs.template import list_templates
+
+        return list_templates(self._home)
+
+    def remove_template(self, name: str) -> None:
+        from workstead.verbs.template import remove_template
+
+        remove_template(self._home, name)
+
+    # -- calls --
+
+    def caused_by(self, cause: str) -> Self:
+        """The same verbs, with what they do named as caused by something."""
+        caller = self._home.caller.replace(causation_id=cause)
+        return type(self)(self._home.acting_as(caller), self._directory, opener=self)
+
+    def accept_call(
+        self,
+        verb: str,
+        workspace_id: str,
+        *,
+        key: str,
+        body: str,
+        arguments: Mapping[str, Any] | None = None,
+        detached: bool = False,
+    ) -> tuple[Call, bool]:
+        from workstead.verbs.calls import accept_call
+
+        return accept_call(self._home, verb, workspace_id, key=key, body=body, arguments=arguments, detached=detached)
+
+    def get_call(self, call_id: str) -> Call:
+        from workstead.verbs.calls import get_call
+
+        return get_call(self._home, call_id)
+
+    def hold_call(self, call_id: str) -> AbstractContextManager[Call]:
+        from workstead.verbs.calls import hold_call
+
+        return hold_call(self._home, call_id)
+
+    def effects_of(self, call: Call) -> Sequence[Event]:
+        from workstead.verbs.calls import effects_of
+
+        return effects_of(self._home, call)
+
+    def end_call(self, call: Call, *, answer: object = None, error: dict[str, object] | None = None) -> Call:
+        from workstead.verbs.calls import end_call
+
+        return end_call(self._home, call, answer=answer, error=error)
+
+    def start_call(self, call_id: str) -> None:
+        from workstead.verbs.calls import start_call
+
+        start_call(self._home, call_id)
+
+    def record_start(self, call: Call) -> None:
+        from workstead.verbs.calls import record_start
+
+        record_start(self._home, call)
+
+    def cancel_call(self, call_id: str) -> Call:
+        from workstead.verbs.calls import cancel_call
+
+        return cancel_call(self._home, call_id)
+
+    def left_calls(self) -> Sequence[Call]:
+        from workstead.verbs.calls import left_calls
+
+        return left_calls(self._home)
+
+    def settle(self) -> Sequence[Finding]:
+        """Finish or undo what a process that died has begun."""
+        return repairing.settle(self._home)
+
+    def by_uid(self, uid: str) -> Workspace:
+        """The workspace of this incarnation, whatever became of it."""
+        found = show.by_uid(self._home, uid)
+        show.check_reach(self._home, found.id)
+        return found
+
+    def find_applied(self, operation: Operation) -> Applied:
+        """What an apply that has ended gave back."""
+        from workstead.verbs.apply import find_applied
+
+        return find_applied(self._home, operation)
+
+    # -- doors --
+
+    def owner_token(self) -> str:
+        from workstead.verbs.tokens import owner_token
+
+        return owner_token(self._home)
+
+    def change_owner_token(self) -> str:
+        from workstead.verbs.tokens import change_owner_token
+
+        return change_owner_token(self._home)
+
+    def create_token(self, id: str, *, label: str = "", expires_seconds: float | None = None) -> tuple[Token, str]:
+        from workstead.verbs.tokens import create_token
+
+        return create_token(self._home, id, label=label, expires_seconds=expires_seconds)
+
+    def tokens(self, id: str | None = None) -> Sequence[Token]:
+        from workstead.verbs.tokens import tokens
+
+        return tokens(self._home, id)
+
+    def revoke_token(self, token_id: str) -> Token:
+        from workstead.verbs.tokens import revoke_token
+
+        return revoke_token(self._home, token_id)
+
+    def authenticate(self, token: str) -> Bearer:
+        from workstead.verbs.tokens import authenticate
+
+        return authenticate(self._home, token)
+
+    def places(self) -> tuple[str, str]:
+        """Where the home and its workspaces are on this machine."""
+        return self._home.path, self._home.workspaces_path
+
+    def public_mount(self, id: str) -> str:
+        """Where a workspace appears to its agent."""
+        return show.public_mount(self._home, show.get(self._home, id))
+
+    def find_server(self) -> str | None:
+        from workstead.verbs.serving import find_server
+
+        return find_server(self._home)
+
+    def announce_server(self, url: str, instance: str = "") -> None:
+        from workstead.verbs.serving import announce_server
+
+        announce_server(self._home, url, instance)
+
+    def page_link(self) -> str:
+        from workstead.verbs.serving import page_link
+
+        return page_link(self._home)
+
+    def find_cursor(self, name: str) -> int | None:
+        from workstead.verbs.serving import find_cursor
+
+        return find_cursor(self._home, name)
+
+    def keep_cursor(self, name: str, position: int) -> None:
+        from workstead.verbs.serving import keep_cursor
+
+        keep_cursor(self._home, name, position)
+
+    def disk(self) -> tuple[int, int]:
+        """Free and all bytes of the disk that workspaces are on."""
+        from workstead.verbs.serving import disk
+
+        return disk(self._home)
+
+    def withdraw_server(self) -> None:
+        from workstead.verbs.serving import withdraw_server
+
+        withdraw_server(self._home)

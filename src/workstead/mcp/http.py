@@ -1,0 +1,68 @@
+"""Serve clients over HTTP, at /mcp of the server: who calls is known by its token, at every request.
+
+A token for one workspace is an agent's: it has that workspace, and no question of ours reaches a person through it, for
+the agent itself might be the client. The owner's token has all workspaces, and its client is the owner's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+from starlette.routing import Route
+
+from workstead.mcp.server import Context, make_server
+from workstead.mcp.tool import Desk
+from workstead.server.front import bearer_of, front_of, verbs_of
+
+if TYPE_CHECKING:
+    from workstead.server.app import App
+
+PATH = "/mcp"
+_MOST_DESKS = 1000
+
+
+def mount(app: App) -> None:
+    """Add /mcp to the server's application."""
+    desks: OrderedDict[tuple[str, str], Desk] = OrderedDict()  # of each session, for the workspace it named last
+
+    async def desk_of(context: Context) -> Desk:
+        request: Any = context.request
+        bearer = bearer_of(request)
+        session = request.headers.get("mcp-session-id") or ""
+        desk = _desk(request)
+        known = desks.get((session, bearer.actor_id))
+        if known is not None:
+            desk.last = known.last
+        desks[session, bearer.actor_id] = desk
+        desks.move_to_end((session, bearer.actor_id))
+        while len(desks) > _MOST_DESKS:
+            desks.popitem(last=False)
+        return desk
+
+    manager = StreamableHTTPSessionManager(make_server(desk_of))
+    app.router.routes.append(Route(PATH, StreamableHTTPASGIApp(manager), methods=["GET", "POST", "DELETE"]))
+    inner = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def living(running: Any) -> AsyncIterator[Any]:
+        async with inner(running) as state, manager.run():
+            yield state
+
+    app.router.lifespan_context = living
+
+
+def _desk(request: Any) -> Desk:
+    bearer, front = bearer_of(request), front_of(request)
+    verbs = verbs_of(request)
+    is_owner = bearer.workspace_id is None
+    return Desk(
+        front.workspaces.acting_as(bearer.actor_id, agent_of="") if is_owner else verbs,
+        front.workspaces,
+        workspace_id=bearer.workspace_id,
+        public_mount=front.settings.sandbox.public_mount,
+        person_answers=is_owner,
+    )

@@ -1,0 +1,206 @@
+"""The protocol's side: list the tools, call them in threads, ask a person where the policy wants one.
+
+A call that needs an approval is put to the person through the client where the client can do that and is known to be
+theirs; then it is made again. Anywhere else the approval is named, and the owner decides with `aw approve`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import mcp_types as types
+from jsonschema import Draft202012Validator
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError, NoBackChannelError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from workstead import __version__
+from workstead.errors import ApprovalDenied, ApprovalRequired, Forbidden, WorksteadError, from_machine
+from workstead.mcp import ours, reference
+from workstead.mcp.tool import Answer, Desk, Tool
+from workstead.model.approval import Approval
+from workstead.model.text import printable
+
+Context = ServerRequestContext[Any, Any]
+DeskOf = Callable[[Context], Awaitable[Desk]]
+
+_ALL = {tool.name: tool for tool in (*reference.TOOLS, *ours.TOOLS, *ours.MANAGING)}
+_MANAGING = {tool.name for tool in ours.MANAGING}
+_ASK = "approval"  # the key of our question, where questions travel with the result
+_FORM = {
+    "type": "object",
+    "properties": {
+        "allow": {"type": "boolean", "title": "Allow this once"},
+        "comment": {"type": "string", "title": "Comment"},
+    },
+    "required": ["allow"],
+}
+_REPORT_SECONDS = 0.5
+
+
+def make_server(desk_of: DeskOf) -> Server[Any]:
+    """A server whose every call works on the desk that `desk_of` finds for it."""
+    return Server(
+        "workstead",
+        version=__version__,
+        title="Workstead",
+        instructions="Files and commands of an isolated workspace. Paths are relative to it; the project is in work/. "
+        "Every change can be taken back: take_snapshot before something risky, restore_snapshot after.",
+        on_list_tools=partial(_list_tools, desk_of),
+        on_call_tool=partial(_call_tool, desk_of),
+    )
+
+
+async def _list_tools(
+    desk_of: DeskOf, context: Context, _: types.PaginatedRequestParams | None
+) -> types.ListToolsResult:
+    desk = await desk_of(context)
+    return types.ListToolsResult(tools=[_described(tool, desk) for tool in _tools(desk).values()])
+
+
+def _tools(desk: Desk) -> dict[str, Tool]:
+    return {name: tool for name, tool in _ALL.items() if desk.fixed is None or name not in _MANAGING}
+
+
+def _described(tool: Tool, desk: Desk) -> types.Tool:
+    return types.Tool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        input_schema=tool.input_schema(names_workspace=desk.fixed is None),
+        output_schema=tool.output_schema(),
+        annotations=types.ToolAnnotations.model_validate({"title": tool.title, **tool.hints}),
+    )
+
+
+async def _call_tool(
+    desk_of: DeskOf, context: Context, params: types.CallToolRequestParams
+) -> types.CallToolResult | types.InputRequiredResult:
+    desk = await desk_of(context)
+    tool = _tools(desk).get(params.name)
+    if tool is None:
+        raise MCPError(code=types.INVALID_PARAMS, message=f"there is no tool {params.name!r}")
+    arguments = params.arguments or {}
+    schema = tool.input_schema(names_workspace=desk.fixed is None)
+    wrong = next(Draft202012Validator(schema).iter_errors(arguments), None)
+    if wrong is not None:
+        return _failed(f"{'.'.join(str(step) for step in wrong.absolute_path) or tool.name}: {wrong.message}")
+    try:
+        await _take_answer(desk, params)
+        return await _answered(desk, tool, arguments, context)
+    except WorksteadError as error:
+        return _failed(_said(error))
+    except OSError as error:
+        failed = from_machine(error, "the workspace")  # an agent does not see paths of this host
+        if failed is None:
+            raise
+        return _failed(_said(failed))
+
+
+async def _answered(
+    desk: Desk, tool: Tool, arguments: dict[str, Any], context: Context
+) -> types.CallToolResult | types.InputRequiredResult:
+    """Make the call; where a person has to allow it, ask one and make it again."""
+    try:
+        return await _made(desk, tool, arguments, context)
+    except ApprovalRequired as needed:
+        asked = await _ask(desk, needed, context)
+        if asked is not None:
+            return asked
+        return await _made(desk, tool, arguments, context)
+
+
+async def _made(desk: Desk, tool: Tool, arguments: dict[str, Any], context: Context) -> types.CallToolResult:
+    desk.report = _reporter(context)
+    # The thread is left to itself when the client gives up: a verb ends by itself, and a run is stopped by its tool.
+    answer: Answer = await anyio.to_thread.run_sync(tool.run, desk, arguments)
+    return types.CallToolResult.model_validate({"content": answer.blocks, "structuredContent": answer.data})
+
+
+def _reporter(context: Context) -> Callable[[str], None]:
+    """Tells the client how far it is, a few times a second at most."""
+    started = last = time.monotonic()
+
+    def report(text: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if text and now - last >= _REPORT_SECONDS:
+            last = now
+            anyio.from_thread.run(context.session.report_progress, round(now - started, 1), None, text)
+
+    return report
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+async def _ask(desk: Desk, needed: ApprovalRequired, context: Context) -> types.InputRequiredResult | None:
+    """Put the question to the person at the client: None when it was allowed, a result that carries the question when
+    that is how this client wants it. Raises when nobody can be asked, or said no."""
+    capabilities = context.session.client_capabilities
+    if not desk.person_answers or capabilities is None or capabilities.elicitation is None:
+        raise needed
+    approval = str(needed.details["approval_id"])
+    asked = await anyio.to_thread.run_sync(desk.owner.get_approval, approval)
+    if not asked.whole:  # nobody is asked for what a form cannot show: the owner looks elsewhere
+        raise needed
+    question = types.ElicitRequestFormParams(message=_question(desk, needed, asked), requested_schema=_FORM)
+    if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        request = types.ElicitRequest(params=question)
+        return types.InputRequiredResult(input_requests={_ASK: request}, request_state=approval)
+    try:
+        answer = await context.session.elicit_form(question.message, question.requested_schema, context.request_id)
+    except (MCPError, NoBackChannelError):
+        raise needed from None
+    await _decide(desk, approval, answer)
+    return None
+
+
+def _question(desk: Desk, needed: ApprovalRequired, asked: Approval) -> str:
+    """The whole preview. How long it is stands first: some clients cut a long message without a word."""
+    lines = desk.owner.preview(asked.id).rstrip("\n").split("\n")
+    shown = "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines)
+    return f"{needed.message}\n\n{len(lines)} lines follow; if you see fewer, say no.\n\n{shown}"
+
+
+async def _take_answer(desk: Desk, params: types.CallToolRequestParams) -> None:
+    """The call is made again with the person's answer to our question."""
+    answer = (params.input_responses or {}).get(_ASK)
+    if isinstance(answer, types.ElicitResult) and params.request_state and desk.person_answers:
+        asked = await anyio.to_thread.run_sync(desk.owner.get_approval, params.request_state)
+        if asked.workspace_id != desk.workspace(params.arguments or {}):
+            raise Forbidden("the answer is to a question about another workspace")
+        await _decide(desk, asked.id, answer)
+
+
+async def _decide(desk: Desk, approval: str, answer: types.ElicitResult) -> None:
+    content = answer.content or {}
+    comment = str(content.get("comment") or "")
+    if answer.action == "accept" and content.get("allow") is True:
+        await anyio.to_thread.run_sync(partial(desk.owner.approve, approval, comment=comment))
+        return
+    if answer.action in ("accept", "decline"):
+        await anyio.to_thread.run_sync(partial(desk.owner.deny, approval, comment=comment))
+    raise ApprovalDenied("the person who was asked did not allow it", hint=comment)
+
+
+# -- failing -----------------------------------------------------------------------------------------------------------
+
+
+def _said(error: WorksteadError) -> str:
+    lines = [f"Error - {error.message} ({error.code})"]
+    if isinstance(error, ApprovalRequired):
+        lines.append(f"approval: {error.details.get('approval_id')}; make the same call again when it is granted")
+    if error.hint:
+        lines.append(f"hint: {error.hint}")
+    return "\n".join(lines)
+
+
+def _failed(text: str) -> types.CallToolResult:
+    text = text.encode("utf-8", "replace").decode()
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)

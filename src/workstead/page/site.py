@@ -1,0 +1,106 @@
+"""The page put together: what its parts share, and where each of them is found."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from starlette.responses import PlainTextResponse
+from starlette.routing import Match, Mount
+from starlette.types import Scope
+
+from workstead.page import links
+from workstead.page.access import Access, Doorkeeper
+from workstead.page.board import Board
+from workstead.server.guard import is_for_programs
+
+if TYPE_CHECKING:
+    from workstead.local import Local
+    from workstead.server.app import App
+    from workstead.server.front import Front
+    from workstead.settings import Settings
+
+
+class Site:
+    """What every part of the page works with."""
+
+    def __init__(self, front: Front, access: Access) -> None:
+        self._front = front
+        self.access = access
+        self.board = Board(front.workspaces)
+
+    @property
+    def workspaces(self) -> Local:
+        """The verbs under the settings that hold now. Whoever has the page's cookie is the owner."""
+        return self._front.workspaces.acting_as("owner")
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that hold now."""
+        return self._front.settings
+
+
+def desk_url(workspace_id: str, **query: str) -> str:
+    """Where a workspace is found; its id may hold anything."""
+    task, _, agent = workspace_id.partition("/")
+    tail = "&".join(f"{key}={quote(value, safe='')}" for key, value in query.items() if value)
+    return f"/desk/{quote(task, safe='')}/{quote(agent, safe='')}" + (f"?{tail}" if tail else "")
+
+
+def compare_url(task: str) -> str:
+    """Where the workspaces of a task are compared."""
+    return f"/compare/{quote(task, safe='')}"
+
+
+def mount(app: App) -> Site:
+    """Add the page to the server's application, behind its own doorkeeper."""
+    access = Access(lambda: app.front.workspaces.owner_token(), app.front.instance)
+    app.has_page = True
+    app.state.access = access
+    app.include_router(links.router)
+    # The framework would keep browsers' storage in the directory that we were started in; we use none of it.
+    os.environ.setdefault("NICEGUI_STORAGE_PATH", os.path.join(os.devnull, "nicegui"))
+    from nicegui import app as pages
+    from nicegui import ui
+
+    from workstead.page import compare, desk, inbox, machine, overview
+
+    site = Site(app.front, access)
+    pages.on_startup(site.board.start)
+    pages.on_shutdown(site.board.stop)
+    options: dict[str, Any] = {"response_timeout": 20}
+    ui.page("/", title="Desks · Workstead", **options)(lambda: overview.show(site))
+    ui.page("/desk/{task}/{agent}", title="Desk · Workstead", **options)(desk.page(site))
+    ui.page("/approvals", title="Approvals · Workstead", **options)(lambda: inbox.show(site))
+    ui.page("/compare/{task}", title="Compare · Workstead", **options)(compare.page(site))
+    ui.page("/machine", title="Machine · Workstead", **options)(lambda: machine.show(site))
+    ui.run_with(
+        app,
+        title="Workstead",
+        dark=None,
+        show_welcome_message=False,
+        favicon=_ICON,
+        reconnect_timeout=30,
+        message_history_length=200,  # kept for each tab; one that missed more than this loads anew
+        storage_secret=None,
+    )
+    # The framework builds a page of its own for each address that does not exist, and keeps it: some 67 kB each.
+    pages.add_exception_handler(404, lambda *_: PlainTextResponse("There is nothing at this address.", 404))
+    app.router.routes[-1] = _Pages("/", app=pages)  # in place of the framework's own, which answers for every address
+    app.add_middleware(Doorkeeper, access=access)
+    return site
+
+
+class _Pages(Mount):
+    """The page's part of all addresses: an unknown one of the API stays the API's to answer."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return (Match.NONE, {}) if is_for_programs(scope["path"]) else super().matches(scope)
+
+
+_ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="#0f5f5c"/>'
+    '<path d="M7 22V9h18v13M7 16h18M4 24h24" fill="none" stroke="#fff" stroke-width="2.4" stroke-linecap="round"/>'
+    "</svg>"
+)

@@ -1,0 +1,236 @@
+"""States of a workspace: keep, bring back, compare, give back, copy, take back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
+from starlette.responses import Response
+
+from workstead.answers import (
+    Applied,
+    Archived,
+    Candidate,
+    Change,
+    Contents,
+    Diff,
+    KnownArchive,
+    Operation,
+    Restored,
+    Snapshot,
+    Turn,
+    Workspace,
+)
+from workstead.errors import OperationNotFound
+from workstead.model.call import Call
+from workstead.model.token import Bearer
+from workstead.model.value import Value
+from workstead.server.bodies import (
+    Apply,
+    BringBack,
+    Fork,
+    NewArchive,
+    NewSnapshot,
+    Restore,
+    Sweep,
+    Undo,
+    WrittenArchive,
+)
+from workstead.server.bodies import Turn as NewTurn
+from workstead.server.front import OWNER, Asker, Verbs, WorkspaceId
+from workstead.server.once import ACCEPTED, AskedOnce, Running, reply, shown
+from workstead.server.routing import WORKSPACE, failing, make_router
+from workstead.server.streams import Paced, begun, in_threads
+from workstead.server.wire import answer
+
+router = make_router(tags=["states"])
+State = Annotated[str, Query(min_length=1, max_length=200, description="`base`, `now`, or a snapshot")]
+
+
+class RestoreDone(Value):
+    """What a restore did, and the operation that `undo` takes back."""
+
+    operation_id: str
+    restored: Restored
+
+
+class UndoDone(Value):
+    """The operation that took something back, and the workspaces that it concerns."""
+
+    operation: Operation
+    workspaces: list[Workspace]
+
+
+@router.get(f"{WORKSPACE}/snapshots", response_model=list[Snapshot], responses=failing(404))
+def list_snapshots(verbs: Verbs, id: WorkspaceId) -> Response:
+    """The kept states, oldest first, beginning with the base."""
+    return answer(verbs.snapshots(id))
+
+
+@router.post(f"{WORKSPACE}/snapshots", status_code=201, response_model=Snapshot, responses=failing(404, 409, 507))
+def take_snapshot(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: NewSnapshot) -> Response:
+    """Keep everything that the workspace holds now."""
+    return reply(once.do(verbs, "snapshot", id, {"id": id, "label": body.label}), 201)
+
+
+@router.post(f"{WORKSPACE}/restore", response_model=RestoreDone, responses={**ACCEPTED, **failing(404, 409, 507)})
+def restore_snapshot(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: Restore) -> Response:
+    """Bring a state back, whole or in part; the present one is kept first."""
+    arguments = {"id": id, "snapshot": body.snapshot, "paths": body.paths}
+    return reply(once.do(verbs, "restore", id, arguments, detachable=True))
+
+
+@router.get(f"{WORKSPACE}/turns", response_model=list[Turn], responses=failing(404))
+def list_turns(verbs: Verbs, id: WorkspaceId) -> Response:
+    """The states that were kept after answers, oldest first."""
+    return answer(verbs.session(id).turns())
+
+
+@router.post(f"{WORKSPACE}/turns", status_code=201, response_model=Turn, responses=failing(404, 409, 507))
+def respond(verbs: Verbs, id: WorkspaceId, body: NewTurn) -> Response:
+    """Keep the state after an answer, named after its message."""
+    return answer(verbs.session(id).respond(body.message), 201)
+
+
+@router.get(f"{WORKSPACE}/diff", response_model=Diff, responses=failing(404, 409))
+def diff(
+    verbs: Verbs,
+    id: WorkspaceId,
+    from_: Annotated[str, Query(alias="from", min_length=1, max_length=200)] = "base",
+    to: State = "now",
+    paths: Annotated[str, Query(max_length=30_000, description="only what is there or below; by line breaks")] = "",
+    text: bool = True,
+    git_files: bool = False,
+    binary: bool = True,
+    context: Annotated[int, Query(ge=0, le=100_000)] = 3,
+    format: Literal["json", "patch"] = "json",
+) -> Response:
+    """What changed between two states: a list of paths, and with `text` a unified diff of up to 64 MiB.
+
+    With `format=patch` the diff alone, byte for byte and without a limit, as `git apply` takes it, by default with the
+    content of binary files."""
+    chosen = paths.split("\n") if paths else []
+    if format == "patch":
+        options: dict[str, Any] = {"git_files": git_files, "binary": binary, "context": context}
+        pieces = begun(verbs.patch(id, from_=from_, to=to, paths=chosen, **options))
+        return Paced(lambda: in_threads(pieces), "text/x-diff")
+    return answer(verbs.diff(id, from_=from_, to=to, paths=chosen, text=text, git_files=git_files, context=context))
+
+
+@router.get(f"{WORKSPACE}/status", response_model=list[Change], responses=failing(404, 409))
+def status(verbs: Verbs, id: WorkspaceId) -> Response:
+    """The paths that were changed and not applied."""
+    return answer(verbs.status(id))
+
+
+@router.post(
+    f"{WORKSPACE}/apply",
+    response_model=Applied,
+    responses={**ACCEPTED, **failing(404, 409, 502, 507)},
+)
+def apply_changes(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: Apply) -> Response:
+    """Give changes back to the origin, all or nothing."""
+    return reply(once.do(verbs, "apply", id, {"id": id, **body.model_dump()}, detachable=True))
+
+
+@router.post(
+    f"{WORKSPACE}/fork",
+    status_code=201,
+    response_model=list[Workspace],
+    responses={**ACCEPTED, **failing(404, 409, 507)},
+    dependencies=OWNER,
+)
+def fork_workspace(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: Fork) -> Response:
+    """Copy-on-write copies, whatever the size."""
+    return reply(once.do(verbs, "fork", id, {"id": id, **body.model_dump()}, detachable=True), 201)
+
+
+@router.post(
+    f"{WORKSPACE}/archive",
+    status_code=201,
+    response_model=Archived,
+    responses={**ACCEPTED, **failing(404, 409, 502, 507)},
+    dependencies=OWNER,
+)
+def archive(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: NewArchive) -> Response:
+    """Write a workspace with its states and history into one file."""
+    return reply(once.do(verbs, "archive", id, {"id": id, **body.model_dump()}, detachable=True), 201)
+
+
+@router.get("/api/archives", response_model=list[KnownArchive], responses=failing(), dependencies=OWNER)
+def archives(verbs: Verbs) -> Response:
+    """The archives that were written from here and still are where they were written to."""
+    return answer(verbs.archives())
+
+
+@router.post("/api/archives/verify", response_model=Contents, responses=failing(404, 502), dependencies=OWNER)
+def verify_archive(verbs: Verbs, body: WrittenArchive) -> Response:
+    """Read a whole archive and prove it, or say what is wrong with it."""
+    return answer(verbs.verify_archive(body.location))
+
+
+# -- taking back -------------------------------------------------------------------------------------------------------
+
+
+@router.get("/api/operations", response_model=list[Operation], responses=failing(), dependencies=OWNER)
+def operations(verbs: Verbs) -> Response:
+    """What was done, newest first."""
+    return answer(verbs.operations())
+
+
+def _operation(verbs: Any, asker: Bearer, operation_id: str) -> Running | Operation:
+    """An operation that the bearer may know of."""
+    try:
+        call: Call = verbs.get_call(operation_id)
+    except OperationNotFound:
+        if asker.workspace_id is None:
+            for each in verbs.operations():
+                if each.operation_id == operation_id:
+                    return each  # type: ignore[no-any-return]
+        raise
+    if asker.workspace_id not in (None, call.workspace_id):
+        raise OperationNotFound(f"there is no operation {operation_id}", hint="aw ops lists what was done")
+    return shown(call)
+
+
+@router.get("/api/operations/{operation_id}", response_model=Running | Operation, responses=failing(404))
+def get_operation(verbs: Verbs, asker: Asker, operation_id: str) -> Response:
+    """What was done, or is being done."""
+    return answer(_operation(verbs, asker, operation_id))
+
+
+@router.delete(
+    "/api/operations/{operation_id}", response_model=Running, responses=failing(404, 409), dependencies=OWNER
+)
+@router.post(
+    "/api/operations/{operation_id}/cancel", response_model=Running, responses=failing(404, 409), dependencies=OWNER
+)
+def cancel_operation(verbs: Verbs, operation_id: str) -> Response:
+    """Stop what is being done while nobody waits; what it had begun is undone."""
+    return answer(shown(verbs.cancel_call(operation_id)))
+
+
+@router.post("/api/undo", response_model=UndoDone, responses=failing(404, 409, 507), dependencies=OWNER)
+def undo(verbs: Verbs, once: AskedOnce, body: Undo) -> Response:
+    """Take back the newest operation, or the one named."""
+    return reply(once.do(verbs, "undo", "", {"operation_id": body.operation_id}))
+
+
+@router.get("/api/trash", response_model=list[Workspace], responses=failing(), dependencies=OWNER)
+def trash(verbs: Verbs) -> Response:
+    """The workspaces that were destroyed and can be brought back."""
+    return answer(verbs.trash())
+
+
+@router.post(
+    "/api/trash/{name}/restore", response_model=Workspace, responses=failing(404, 409, 507), dependencies=OWNER
+)
+def restore_trashed(verbs: Verbs, name: str, body: BringBack) -> Response:
+    """Bring one workspace back, by its uid."""
+    return answer(verbs.restore_trashed(name, new_id=body.new_id))
+
+
+@router.post("/api/sweep", response_model=list[Candidate], responses=failing(404, 409), dependencies=OWNER)
+def sweep(verbs: Verbs, body: Sweep) -> Response:
+    """Delete for good what has been in the trash for its time."""
+    return answer(verbs.sweep(**body.model_dump()))

@@ -1,0 +1,522 @@
+"""Plan how a workspace's changes go back: three-way for every file, as values, before anything is touched.
+
+Base is what the agent started from, ours is the folder (or commit) now, theirs is the workspace. Only paths that the
+workspace changed are looked at, so the cost is that of the changes. What the plan finds in the target is part of it: a
+step is done only if that is still there.
+
+A user's folder that is itself the lower layer has no version from before the user's own edits. That there were some
+shows by a ctime, or by a directory that is another one (`origins`): then the version that the snapshots preserved is
+base, or the one that an apply of ours took away and an undo put back; without either the sides are taken to clash.
+That holds for every target, a branch too: what the workspace began with does not depend on where its changes go.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from workstead.errors import from_os
+from workstead.model.change import Clash, Plan, Step
+from workstead.snapshots.diff import is_git_name, is_in_git
+from workstead.snapshots.entries import CHUNK, DIR, FILE, LEFT_OUT, LINK, NO_DIGEST, Entry
+from workstead.snapshots.journal import is_own_name
+from workstead.snapshots.lines import merge
+from workstead.snapshots.patch import is_binary
+from workstead.snapshots.trees import Delta, DiskDir, DiskLayer, Pile, StoredDir, compare
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Protocol
+
+    from workstead.snapshots.entries import Xattrs
+    from workstead.snapshots.objects import Objects, Writer
+    from workstead.snapshots.origins import Origins
+    from workstead.snapshots.trees import Tree
+
+    class Ours(Protocol):
+        """Where the changes go."""
+
+        def find(self, path: str) -> Entry | None: ...
+        def read(self, entry: Entry) -> bytes: ...
+        def digest(self, entry: Entry) -> bytes: ...
+        def is_empty_without(self, path: str, gone: set[str]) -> bool: ...
+        def prefetch(self, paths: Iterable[str]) -> None: ...
+
+
+_MAX_MERGE = CHUNK
+
+
+class Folder:
+    """A folder of the user's, looked at by descriptor. Use as a context."""
+
+    def __init__(self, path: str) -> None:
+        self._layer = DiskLayer(path, is_users=True)
+        self._absent: set[str] = set()  # paths that nothing is below
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._layer.close()
+
+    def find(self, path: str) -> Entry | None:
+        """What is at a path; never through a link."""
+        above, _, name = path.rpartition("/")
+        found = DiskDir(self._layer, above).find(name) if above not in self._absent else None
+        if found is None or found.kind != DIR:
+            self._absent.add(path)
+        return found
+
+    def read(self, entry: Entry) -> bytes:
+        """The content of a file."""
+        assert entry.disk is not None
+        where, name = entry.disk
+        try:
+            fd = where.open(name)
+        except OSError as error:
+            raise from_os(error, "the origin") from error
+        with os.fdopen(fd, "rb") as file:
+            return file.read()
+
+    def digest(self, entry: Entry) -> bytes:
+        """The digest of a file's content."""
+        if entry.digest == NO_DIGEST and entry.disk is not None:
+            entry.digest = entry.disk[0].digest(entry.disk[1])
+        return entry.digest
+
+    def xattrs(self, entry: Entry) -> Xattrs:
+        """The xattrs of a file or directory."""
+        return entry.disk[0].xattrs(entry.disk[1]) if entry.disk is not None else ()
+
+    def is_empty_without(self, path: str, gone: set[str]) -> bool:
+        """Whether a directory would be empty if these paths went."""
+        return all(f"{path}/{name}" in gone for name in DiskDir(self._layer, path).entries())
+
+    def prefetch(self, paths: Iterable[str]) -> None:
+        """Nothing to gain on a disk."""
+
+
+def fingerprint(ours: Ours, entry: Entry | None) -> str:
+    """What a plan remembers of the target, to see later that it is still so."""
+    if entry is None:
+        return ""
+    if entry.kind == FILE:
+        return f"f{stat.S_IMODE(entry.mode):o}:{ours.digest(entry).hex()}"
+    return {LINK: f"l:{entry.target}", DIR: "d"}.get(entry.kind, "x")
+
+
+class Since:
+    """What the workspace began with, where the user may have changed the folder that it lies on since.
+
+    `fixed_ns` is that of the stack, 0 if the workspace lies on no folder; `covers` are the trees of what its applies
+    replaced there, the oldest first; `find_was` knows the digest of what a path was when the workspace or one that it
+    is a fork of first changed it, where its present state does not.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        *,
+        fixed_ns: int = 0,
+        covers: Sequence[str] = (),
+        find_was: Callable[[str], bytes] = lambda _: b"",
+        origins: Origins | None = None,
+    ) -> None:
+        self._objects = objects
+        self._fixed_ns = fixed_ns
+        self._covers = Pile(tuple(StoredDir(objects, bytes.fromhex(each)) for each in covers))
+        self._find_was = find_was
+        self._origins = origins
+
+    def is_edited(self, base: Tree, path: str, before: Entry) -> bool:
+        """Whether what looks like base was changed by the user after the workspace was made."""
+        if not self._fixed_ns or not base.is_users(before):
+            return False
+        is_exchanged = self._origins is not None and self._origins.is_exchanged(path)
+        return is_exchanged or base.ctime_ns(before) > self._fixed_ns
+
+    def is_deleted(self, base: Tree, theirs: Tree, path: str) -> bool:
+        """Whether base has nothing at a path only because the user deleted what the workspace changed there."""
+        if not self._fixed_ns or base.hides(f"work/{path}"):
+            return False
+        return bool(theirs.was(f"work/{path}")) or (self._origins is not None and self._origins.existed(path))
+
+    def find(self, theirs: Tree, path: str) -> Entry | None:
+        """The file or link that the workspace changed here, as far as anything remembers it."""
+        was = theirs.was(f"work/{path}")
+        if not was:
+            taken = self._taken_away(path)
+            if taken is not None:
+                return taken
+            was = self._find_was(path)
+        return Entry(FILE, size=len(self._objects.get(was)), digest=was) if was else None
+
+    def _taken_away(self, path: str) -> Entry | None:
+        """What the first apply replaced or deleted here.
+
+        It did so because nobody had changed it: an undo that put it back has only given it another ctime. What is in a
+        deleted directory, or was replaced by something that is no file, is known in no other way.
+        """
+        pile = self._covers
+        *above, name = path.split("/")
+        for each in above:
+            pile = pile.child(each)
+        entry = pile.find(name)
+        return entry if entry is not None and entry.kind in (FILE, LINK) else None
+
+
+def plan_merge(
+    base: Tree,
+    ours: Ours,
+    theirs: Tree,
+    writer: Writer,
+    *,
+    under: str = "work",
+    paths: Sequence[str] | None = None,
+    mark_conflicts: bool = False,
+    since: Since | None = None,
+    names: tuple[str, str] = ("origin", "workspace"),
+) -> Plan:
+    """What giving back the changes from `base` to `theirs` would do to `ours`.
+
+    `writer` takes the merged texts and what would be replaced, so that a plan can be done and undone later; the caller
+    commits it. `since` tells what the workspace began with if it lies on a folder of the user's.
+    `mark_conflicts` plans texts with conflict markers where the sides clash; otherwise the target keeps its version.
+    """
+    try:
+        return _plan(_Planner(base, ours, theirs, writer, mark_conflicts, since or Since(writer), names), under, paths)
+    except OSError as error:
+        raise from_os(error, "the origin") from error
+
+
+def _plan(planner: _Planner, under: str, paths: Sequence[str] | None) -> Plan:
+    base, ours, theirs = planner.base, planner.ours, planner.theirs
+    wanted = [f"{under}/{path}" for path in paths] if paths is not None else [under]
+    found = [*_made_way(base, theirs, under, paths or ()), *compare(base, theirs, wanted)]
+    deltas = [(delta.path[len(under) + 1 :], delta) for delta in found]
+    ours.prefetch(path for path, _ in deltas if path and not is_in_git(path))
+    unread: set[str] = set()  # what could not be read is no deletion of what was below it
+    for path, delta in deltas:
+        if delta.new is not None and delta.new.kind == LEFT_OUT and delta.old is not None and delta.old.kind == DIR:
+            unread.add(path)
+    for path, delta in deltas:
+        if path and not (unread and is_below(path, unread)):
+            planner.consider(path, delta)
+    return planner.finish()
+
+
+def _made_way(base: Tree, theirs: Tree, under: str, paths: Iterable[str]) -> list[Delta]:
+    """What the workspace replaced by a directory that a chosen path is in: it has to make way here too."""
+    above: set[str] = set()
+    for path in paths:
+        at = path.rpartition("/")[0]
+        while at and at not in above:
+            above.add(at)
+            at = at.rpartition("/")[0]
+    found = []
+    for path in sorted(above - set(paths)):
+        before, after = base.find(f"{under}/{path}"), theirs.find(f"{under}/{path}")
+        if before is not None and before.kind != DIR and after is not None and after.kind == DIR:
+            found.append(Delta(f"{under}/{path}", before, after))
+    return found
+
+
+class _Planner:
+    def __init__(
+        self,
+        base: Tree,
+        ours: Ours,
+        theirs: Tree,
+        writer: Writer,
+        mark: bool,
+        since: Since,
+        names: tuple[str, str],
+    ) -> None:
+        self.base = base
+        self.ours = ours
+        self.theirs = theirs
+        self._writer = writer
+        self._mark = mark
+        self._since = since
+        self._names = names
+        self._puts: list[Step] = []
+        self._modes: list[Step] = []  # of directories
+        self._deletes: list[Step] = []
+        self._folders: list[str] = []  # to remove if they are empty by then
+        self._clashes: list[Clash] = []
+        self._refused: set[str] = set()
+        self._same = 0
+
+    def consider(self, path: str, delta: Delta) -> None:
+        """Decide about one path."""
+        before, after = delta.old, delta.new
+        if is_in_git(path) or ".aw-" in path:
+            refused = _refused_part(path)
+            if refused:
+                self._refused.add(refused)
+                return
+        if (after is not None and after.kind == LEFT_OUT) or (after is None and _is_other(before)):
+            self._refused.add(path)
+            return
+        target = self.ours.find(path)
+        if before is not None and before.kind == DIR and (after is None or after.kind != DIR):
+            self._folders.append(path)
+            if after is None:
+                return
+        if after is not None and after.kind == DIR:
+            self._consider_folder(path, before, after, target)
+        elif before is not None and before.kind == DIR and target is not None and target.kind == DIR:
+            self._put(path, after, target)  # its files and the directory itself go first
+        else:
+            self._consider_file(path, before, after, target)
+
+    def _consider_folder(self, path: str, before: Entry | None, after: Entry, target: Entry | None) -> None:
+        if target is not None and target.kind == DIR:
+            self._consider_mode(path, before, after, target)
+            return
+        if target is not None and self._is_changed(path, before, target):
+            self._clashes.append(Clash(path=path, reason="a directory here, a file there"))
+            return
+        if before is None or before.kind != DIR:
+            if target is not None:
+                self._delete(path, target)
+            self._puts.append(Step(path=path, action="mkdir", mode=after.mode, mtime_ns=after.mtime_ns))
+
+    def _consider_mode(self, path: str, before: Entry | None, after: Entry, target: Entry) -> None:
+        """A directory on both sides: only its mode can be given back, and not to git, which has none."""
+        if before is None or before.kind != DIR or before.mode == after.mode:
+            return
+        if target.disk is None or target.mode == after.mode:
+            self._same += 1
+        else:
+            step = Step(path=path, action="chmod", mode=after.mode, old_mode=target.mode, before="d")
+            self._modes.append(step)
+
+    def _consider_file(self, path: str, before: Entry | None, after: Entry | None, target: Entry | None) -> None:
+        is_new = before is None and after is not None and target is None
+        if is_new and self._since.is_deleted(self.base, self.theirs, path):
+            self._clashes.append(Clash(path=path, reason="changed in the workspace, deleted here"))
+        elif self._is_same(before, after, target):
+            self._same += 1
+        elif not self._is_changed(path, before, target):
+            if after is None:
+                assert target is not None
+                self._delete(path, target)
+            else:
+                self._put(path, after, target, mode=_mode(before, after, target))
+        else:
+            self._merge(path, before, after, target)
+
+    # -- what is the same ----------------------------------------------------------------------------------------------
+
+    def _is_same(self, before: Entry | None, after: Entry | None, target: Entry | None) -> bool:
+        if after is None or target is None:
+            return after is target
+        if after.kind != target.kind:
+            return False
+        if after.kind == LINK:
+            return after.target == target.target
+        if after.kind != FILE:
+            return True
+        return (
+            after.size == target.size
+            and _mode(before, after, target) == target.mode
+            and self.theirs.digest(after) == self.ours.digest(target)
+        )
+
+    def _is_changed(self, path: str, before: Entry | None, target: Entry | None) -> bool:
+        """Whether the target is not what the workspace started from."""
+        if self._has_changed_since(path, before):
+            began = self._since.find(self.theirs, path)
+            return began is None or self._differs(began, began.digest, target)
+        if before is None or target is None:
+            return before is not target
+        return self._differs(before, self.base.digest(before) if before.kind == FILE else b"", target)
+
+    def _differs(self, before: Entry, digest: bytes, target: Entry | None) -> bool:
+        if target is None or before.kind != target.kind:
+            return True
+        if before.kind == LINK:
+            return before.target != target.target
+        return before.kind == FILE and (before.size != target.size or digest != self.ours.digest(target))
+
+    def _has_changed_since(self, path: str, before: Entry | None) -> bool:
+        """Whether base is not what the workspace began with."""
+        if before is None:
+            return self._since.is_deleted(self.base, self.theirs, path)
+        return before.kind in (FILE, LINK) and self._since.is_edited(self.base, path, before)
+
+    # -- what to do ----------------------------------------------------------------------------------------------------
+
+    def _put(
+        self, path: str, after: Entry | None, target: Entry | None, *, mode: int = -1, merged: bytes | None = None
+    ) -> None:
+        assert after is not None
+        step = self._step(path, "link" if after.kind == LINK else "write", target)
+        if after.kind == LINK:
+            step = step.replace(target=after.target, mtime_ns=after.mtime_ns)
+        elif merged is not None:
+            step = step.replace(digest=self._writer.put(merged).hex(), size=len(merged), merged=True)
+        else:
+            digest = keep(self._writer, self.theirs, after)
+            step = step.replace(digest=digest, size=after.size, mtime_ns=after.mtime_ns)
+        self._puts.append(step.replace(mode=after.mode if mode < 0 else mode))
+
+    def _delete(self, path: str, target: Entry) -> None:
+        self._deletes.append(self._step(path, "delete", target))
+
+    def _step(self, path: str, action: str, target: Entry | None) -> Step:
+        """A step that knows what it finds, which is kept for undo."""
+        self._preserve(target)
+        step = Step(path=path, action=action, before=fingerprint(self.ours, target))
+        return step if target is None else step.replace(old_size=target.size, old_mtime_ns=target.mtime_ns)
+
+    def _preserve(self, target: Entry | None) -> None:
+        """Keep what is about to be replaced: undo needs it."""
+        if target is None or target.kind != FILE:
+            return
+        if target.size <= CHUNK:
+            self._writer.put(self.ours.read(target))
+            return
+        keep_large(self._writer, self.ours.read(target))
+
+    def _merge(self, path: str, before: Entry | None, after: Entry | None, target: Entry | None) -> None:
+        """Both sides changed it."""
+        if after is None or target is None:
+            gone, stays = ("in the workspace", "here") if after is None else ("here", "in the workspace")
+            reason = f"changed {stays}, deleted {gone}"
+            self._clashes.append(Clash(path=path, reason=reason))
+            return
+        if after.kind != FILE or target.kind != FILE:
+            self._clashes.append(Clash(path=path, reason="not the same kind of thing on both sides"))
+            return
+        if max(after.size, target.size) > _MAX_MERGE:
+            self._clashes.append(Clash(path=path, reason="too large to merge"))
+            return
+        mine, yours = self.ours.read(target), self.theirs.read(after)
+        if is_binary(mine) or is_binary(yours):
+            self._clashes.append(Clash(path=path, reason="binary, and changed on both sides"))
+            return
+        text, conflicts = merge(
+            self._base_text(path, before), mine, yours, our_name=self._names[0], their_name=self._names[1]
+        )
+        if conflicts:
+            reason = f"{conflicts} place{'s' * (conflicts > 1)} changed on both sides"
+            self._clashes.append(Clash(path=path, reason=reason, marked=self._mark))
+            if not self._mark:
+                return
+        self._put(path, after, target, mode=_mode(before, after, target), merged=text)
+
+    def _base_text(self, path: str, before: Entry | None) -> bytes:
+        if self._has_changed_since(path, before):
+            began = self._since.find(self.theirs, path)
+            known = began is not None and began.kind == FILE and began.size <= _MAX_MERGE
+            return self.theirs.objects.get(began.digest) if began is not None and known else b""
+        if before is None or before.kind != FILE or before.size > _MAX_MERGE:
+            return b""
+        return self.base.read(before)
+
+    def _with_folders(self, puts: list[Step], gone: set[str]) -> list[Step]:
+        """The steps with every directory made before something is put into it."""
+        result: list[Step] = []
+        there: set[str] = set()
+        for step in puts:
+            missing = []
+            above = step.path.rpartition("/")[0]
+            while above and above not in there:
+                missing.append(above)
+                above = above.rpartition("/")[0]
+            for above in reversed(missing):
+                there.add(above)
+                found = self.ours.find(above)
+                if above in gone or found is None:
+                    result.append(Step(path=above, action="mkdir", mode=0o755))
+                elif found.kind != DIR:
+                    self._clashes.append(Clash(path=above, reason="a file or link here, a directory there"))
+            if step.action == "mkdir":
+                there.add(step.path)
+            result.append(step)
+        return result
+
+    def finish(self) -> Plan:
+        """The plan: what goes, from the inside out, then what comes, from the outside in."""
+        gone = {step.path for step in self._deletes}
+        replaced = {step.path for step in self._puts if step.action != "mkdir"}
+        emptied = []
+        for path in sorted(self._folders, key=lambda path: -path.count("/")):
+            found = self.ours.find(path)
+            if found is not None and found.kind == DIR:
+                if self.ours.is_empty_without(path, gone):
+                    gone.add(path)
+                    emptied.append(Step(path=path, action="rmdir", mode=found.mode, before="d"))
+                elif path in replaced:
+                    self._clashes.append(Clash(path=path, reason="a directory with other files here, a file there"))
+                    self._puts = [step for step in self._puts if step.path != path]
+        puts = self._with_folders(self._puts, gone)
+        blocked = tuple(f"{clash.path}/" for clash in self._clashes)
+        puts = [step for step in puts if not step.path.startswith(blocked)] if blocked else puts
+        # A file that takes a directory's place finds nothing there any more.
+        puts = [step.replace(before="") if step.before == "d" else step for step in puts]
+        # A directory is open to its owner while something is done in it.
+        opened = [step for step in self._modes if step.mode & 0o200]
+        closed = [step for step in self._modes if not step.mode & 0o200]
+        return Plan(
+            steps=(*opened, *sorted(self._deletes, key=lambda step: step.path), *emptied, *puts, *closed),
+            clashes=tuple(self._clashes),
+            refused=tuple(sorted(self._refused)),
+            same=self._same,
+        )
+
+
+def _mode(before: Entry | None, after: Entry, target: Entry | None) -> int:
+    """The mode to give: the target's own, unless the workspace changed it."""
+    if target is None or target.kind != FILE or after.kind != FILE:
+        return after.mode
+    if before is not None and before.kind == FILE and before.mode == after.mode:
+        return target.mode
+    return after.mode if before is not None else target.mode | (after.mode & 0o111)
+
+
+def _refused_part(path: str) -> str:
+    """The path up to a name that never goes back: git's own, or one that we give to unfinished things."""
+    parts = path.split("/")
+    for count, name in enumerate(parts, 1):
+        if is_git_name(name) or is_own_name(name):
+            return "/".join(parts[:count])
+    return ""
+
+
+def is_below(path: str, tops: set[str]) -> bool:
+    """Whether a path is below one of these."""
+    at = path.rfind("/") if tops else 0
+    while at > 0:
+        if path[:at] in tops:
+            return True
+        at = path.rfind("/", 0, at)
+    return False
+
+
+def _is_other(entry: Entry | None) -> bool:
+    return entry is not None and entry.kind == LEFT_OUT
+
+
+def keep(writer: Writer, tree: Tree, entry: Entry) -> str:
+    """See that a file's content is in the store, and give its digest."""
+    if entry.disk is None:
+        return entry.digest.hex()  # a tree of the store keeps its contents there
+    if entry.size <= CHUNK:
+        return writer.put(tree.read(entry)).hex()
+    return keep_large(writer, tree.read(entry)).hex()
+
+
+def keep_large(writer: Writer, data: bytes) -> bytes:
+    """Put a large content into the store as the walker would."""
+    from workstead.snapshots.entries import encode_pieces
+
+    pieces = []
+    for at in range(0, len(data), CHUNK):
+        part = data[at : at + CHUNK]
+        if part.count(0) != len(part):
+            pieces.append((at // CHUNK, writer.put(part)))
+    return writer.put(encode_pieces(len(data), pieces))

@@ -1,0 +1,120 @@
+"""Tell whether a workspace's changes were made over what the user's folder has now.
+
+Files in a directory that the user moved are as old as they were: their times do not tell that others stand there now.
+But the kernel notes in everything that it copies up, directories too, which inode it came from (`overlay.origin`). In
+an overlay of an ordinary user it notes only that there was one: then a directory is taken for another one if it was
+renamed since, as far as its times tell (a rename changes its ctime alone, and the mtime of the directory above).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from contextlib import ExitStack, suppress
+
+from workstead.snapshots.folders import Folders
+from workstead.system.libc import libc
+from workstead.system.parts import open_folder, open_part
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from workstead.model.snapshot import Overlay
+
+_EMPTY_PATH = 0x1000
+_HANDLE_AT = 21  # in the kernel's struct ovl_fb: version, magic, length, flags, type, uuid
+_TYPE_AT = 4
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = (("size", ctypes.c_uint), ("type", ctypes.c_int), ("bytes", ctypes.c_ubyte * 128))
+
+
+class Origins:
+    """Compares the layers of one workspace with the folder of the user's at their bottom. Use as a context."""
+
+    def __init__(self, overlay: Overlay) -> None:
+        *own, folder = overlay.stack.layers
+        self._fixed_ns = overlay.stack.fixed_ns
+        self._key = f"{overlay.stack.marks}.overlay.origin"
+        self._known: dict[str, bool] = {"": False}
+        with ExitStack() as opened:
+            lowest_first = (*reversed(own), overlay.upper)
+            self._own = [_held(open_part(*os.path.split(layer)), opened) for layer in lowest_first]
+            self._folder = _held(open_folder(folder), opened) if os.path.isdir(folder) else None
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> Origins:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    def is_exchanged(self, path: str) -> bool:
+        """Whether a directory above a path is another than the one that the workspace changed something in."""
+        new, above = [], path.rpartition("/")[0]
+        while above not in self._known:
+            new.append(above)
+            above = above.rpartition("/")[0]
+        found = self._known[above]
+        for each in reversed(new):
+            found = found or self._is_another(each)
+            self._known[each] = found
+        return found
+
+    def existed(self, path: str) -> bool:
+        """Whether a changed file, or a directory that it is in, was in the folder when it was changed first."""
+        while path:
+            above, _, name = path.rpartition("/")
+            for folders in self._own:
+                with suppress(OSError):
+                    there = f"/proc/self/fd/{folders.open(above)}/{name}"
+                    # Only the lowest layer that has it was copied up from the folder; the others from that layer.
+                    if self._key in os.listxattr(there, follow_symlinks=False):
+                        return True
+                    break
+            path = path.rpartition("/")[0]
+            if self._in_folder(path):
+                return False
+        return False
+
+    def _in_folder(self, path: str) -> bool:
+        try:
+            return self._folder is not None and bool(self._folder.open(path))
+        except OSError:
+            return False
+
+    def _is_another(self, path: str) -> bool:
+        if self._folder is None:
+            return False
+        try:
+            now = self._folder.open(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False  # it is gone, which shows
+        except PermissionError:
+            return True  # nobody knows
+        for folders in self._own:
+            with suppress(OSError):
+                noted = os.getxattr(folders.open(path), self._key)
+                if len(noted) > _HANDLE_AT:
+                    return (noted[_TYPE_AT], noted[_HANDLE_AT:]) != _handle_of(now)
+                return self._looks_renamed(path, os.fstat(now))
+        # Removed or made anew by the agent: nothing tells which one it was but the time of the last change.
+        return os.fstat(now).st_ctime_ns > self._fixed_ns
+
+    def _looks_renamed(self, path: str, status: os.stat_result) -> bool:
+        if status.st_ctime_ns <= self._fixed_ns or status.st_ctime_ns == status.st_mtime_ns or self._folder is None:
+            return False
+        return os.fstat(self._folder.open(path.rpartition("/")[0])).st_mtime_ns > self._fixed_ns
+
+
+def _held(fd: int, opened: ExitStack) -> Folders:
+    folders = Folders(fd)
+    opened.callback(folders.close)
+    return folders
+
+
+def _handle_of(fd: int) -> tuple[int, bytes]:
+    handle, mount = _Handle(size=128), ctypes.c_int()
+    if libc.name_to_handle_at(fd, b"", ctypes.byref(handle), ctypes.byref(mount), _EMPTY_PATH) < 0:
+        return 0, b""
+    return handle.type, bytes(handle.bytes[: handle.size])

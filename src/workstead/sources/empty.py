@@ -1,0 +1,19 @@
+"""A workspace without files: a plain directory, which becomes a layer if it is ever forked."""
+
+from __future__ import annotations
+
+from workstead.model.source import Filled
+from workstead.system import layers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workstead.model.source import FillOptions, Place, Source
+
+
+def fill(_: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
+    """Make an empty `work/`."""
+    del options, progress
+    layers.make_work(place)
+    return Filled(mechanism=layers.PLAIN, layers=[], origin={"kind": "empty"}, notes=[])

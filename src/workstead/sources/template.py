@@ -1,0 +1,82 @@
+"""Templates: trees that were once a workspace or a folder, shared by every workspace made from them.
+
+    {templates}/NAME           the files: a plain tree
+    {cache}/templates/NAME     that we made this very tree: which inode it is, when it was finished, what it borrows
+
+A tree that we made is nobody's to edit, so it is a lower layer and a workspace of it is a mount. Any other directory
+among the templates was put there by hand and may be edited in place at any moment: its files are copied.
+"""
+
+from __future__ import annotations
+
+import os
+
+from workstead.errors import TemplateNotFound
+from workstead.model.source import Filled, template_name
+from workstead.sources import overlay
+from workstead.system import layers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workstead.model.source import FillOptions, Place, Source
+
+
+def fill(source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
+    """Let `work/` show the template, or a copy of it."""
+    name = template_name(source.location)
+    tree = os.path.realpath(f"{options.templates}/{name}")
+    if not os.path.isdir(tree):
+        raise TemplateNotFound(f"there is no template {name}", hint="aw template list shows them")
+    origin = {"kind": "template", "name": name, "path": tree}
+    borrows = borrows_of_made(place.cache, name, tree)
+    if borrows is None:
+        filled = overlay.lay(tree, place, options, progress, mounted=False)
+        why = f"template {name} was put there by hand and may be edited at any time, so its files are not shared"
+        origin["borrows"] = filled.origin["borrows"]
+        return filled.replace(origin=origin, notes=[why, *filled.notes])
+    notes: list[str] = []
+    mechanism = layers.share([tree], place, choice=options.mechanism, notes=notes, progress=progress)
+    kept = [tree] if mechanism in layers.MOUNTED else []
+    return Filled(mechanism=mechanism, layers=kept, origin={**origin, "borrows": borrows}, notes=notes)
+
+
+def mark_made(cache: str, name: str, tree: str, borrows: list[str]) -> None:
+    """Write down that we made this tree; only now that it has its name, for a rename counts as a change of it."""
+    import json
+
+    os.makedirs(f"{cache}/templates", 0o700, exist_ok=True)
+    mark = f"{cache}/templates/{name}"
+    with open(f"{mark}.new", "w") as file:
+        json.dump([*_identity(tree), borrows], file)
+    os.rename(f"{mark}.new", mark)
+
+
+def unmark(cache: str, name: str) -> None:
+    """Forget that we made a tree."""
+    try:
+        os.unlink(f"{cache}/templates/{name}")
+    except FileNotFoundError:
+        return
+
+
+def borrows_of_made(cache: str, name: str, tree: str) -> list[str] | None:
+    """The object directories that the repository in a tree of ours reads; None if the tree is not what we made.
+
+    They are not read from the tree: it may have been an agent's, who could name any directory of the host there.
+    """
+    import json
+
+    try:
+        with open(f"{cache}/templates/{name}") as file:
+            inode, changed_ns, borrows = json.load(file)
+    except (FileNotFoundError, ValueError):
+        return None
+    return [str(path) for path in borrows] if (inode, changed_ns) == _identity(tree) else None
+
+
+def _identity(tree: str) -> tuple[int, int]:
+    """An inode number is used again soon; the time of the last change of the directory itself tells the two apart."""
+    status = os.stat(tree)
+    return status.st_ino, status.st_ctime_ns

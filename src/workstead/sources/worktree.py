@@ -1,0 +1,231 @@
+"""A real `git worktree` of a repository of the user's: detached at HEAD, listed by it, sharing its objects and refs.
+
+Only for those who ask for it: the agent and the user share one repository. In a sandbox the repository must be
+read-only and the agent writes its own corner alone, which `origin` of the result says:
+
+    repository   the shared `.git`          to be mounted read-only
+    admin        .git/worktrees/carrel-UID  HEAD, index and logs of this work tree; may be written
+    environment  variables for runs: new objects go into admin/objects, old ones are read from the repository
+
+The files come from a checkout in our cache that all work trees of a commit share; git's own `worktree add` writes each
+of them every time. The entry is locked, so that `git worktree prune` leaves it alone while nothing is mounted.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from workstead.errors import InvalidSource, NotARepository, WorksteadError, from_os
+from workstead.model.source import Filled, is_commit
+from workstead.sources.clone import Prepared
+from workstead.sources.folder import check_folder
+from workstead.sources.overlay import expand
+from workstead.system import foreign, layers, repository, stack
+from workstead.system.git import Git, find_git
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from workstead.model.source import FillOptions, Place, Source
+
+INCLUDE_FILE = ".worktreeinclude"
+_PREFIX = "carrel-"  # of the names of our entries
+_MARK = "workstead"  # a file in our entries: which workspace's layers they belong to
+
+
+def fill(source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
+    """Register a work tree and let `work/` show the files of HEAD, and those that `.worktreeinclude` names."""
+    found = _find(check_folder(source.location), source.location)
+    find_git()
+    branch, commit = repository.head_of(found)
+    if not commit or not is_commit(commit):
+        raise InvalidSource(f"{source.location} has no commit yet", hint="commit something, or use overlay:")
+    lenders = repository.lenders_of(found, Git(state=place.cache, config={}))
+    heal(found.common)
+    prepared = Prepared(_Shared(found, place, options), None, commit, place.owner)
+    tree = prepared.tree(progress)
+    admin = f"{found.common}/worktrees/{_PREFIX}{place.uid}"
+    own = stack.new_frozen(place)
+    stack.reserve(place, [own, tree])
+    _write_layer(own, admin, found, place)
+    _register(admin, prepared, tree, place)
+    notes = prepared.notes()
+    mechanism = layers.share([own, tree], place, choice=options.mechanism, notes=notes, progress=progress)
+    origin = {
+        "kind": "worktree",
+        "path": found.work,
+        "repository": found.common,
+        "admin": admin,
+        "commit": commit,
+        "branch": branch,
+        "borrows": [f"{found.common}/objects", *lenders],
+        "environment": {
+            "GIT_OBJECT_DIRECTORY": f"{admin}/objects",
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": f"{found.common}/objects",
+        },
+    }
+    kept = [own, tree] if mechanism in layers.MOUNTED else []
+    return Filled(mechanism=mechanism, layers=kept, origin=origin, notes=notes)
+
+
+class _Shared:
+    """The user's repository in the place of a mirror: read, and never written by git."""
+
+    def __init__(self, found: repository.Repository, place: Place, options: FillOptions) -> None:
+        self.cache = place.cache
+        self.key = repository.digest_of(f"worktree {found.common}".encode())
+        self.git_dir = found.common
+        self.options = options
+
+    def git(self) -> Git:
+        """git without a network."""
+        return Git(state=self.cache, config={}, timeout_seconds=self.options.timeout_seconds)
+
+
+def _find(path: str, shown: str) -> repository.Repository:
+    """The repository that a folder is in, as git would look for it."""
+    directory = path
+    while True:
+        found = repository.find_repository(directory) or repository.find_bare(directory)
+        if found is not None:
+            return found
+        if directory == "/":
+            raise NotARepository(f"{shown} is not in a git repository", hint="overlay: takes any folder")
+        directory = os.path.dirname(directory)
+
+
+def _write_layer(layer: str, admin: str, found: repository.Repository, place: Place) -> None:
+    """What stands over the checkout: the file that points at our entry, and what the user wants to come along."""
+    from workstead.system import copying
+
+    os.mkdir(layer, 0o755)
+    text = (foreign.read_small(found.work, INCLUDE_FILE) or b"").decode(errors="surrogateescape")
+    patterns = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    for name in sorted({name for pattern in patterns for name in expand(found.work, pattern, INCLUDE_FILE)}):
+        copying.copy_entry(found.work, layer, name)
+    repository.write_text(f"{layer}/.git", f"gitdir: {admin}\n".encode())
+    if place.owner:
+        copying.give_tree(layer, place.owner)
+
+
+def _register(admin: str, prepared: Prepared, tree: str, place: Place) -> None:
+    """Write the entry aside, then rename it: git takes every directory in `worktrees` for an entry."""
+    from workstead.system.copying import give_tree
+
+    common = os.path.dirname(os.path.dirname(admin))
+    aside = f"{common}/carrel-new-{place.uid}"
+    for directory in (aside, f"{aside}/objects", f"{aside}/objects/info", f"{aside}/objects/pack"):
+        os.mkdir(directory, 0o755)
+    with open(f"{prepared.directory}/index", "rb") as file:
+        index = repository.with_full_stats(file.read(), tree, place.owner)
+    texts = {
+        "HEAD": prepared.commit,
+        "commondir": "../..",
+        "gitdir": f"{place.root}/work/.git",
+        "locked": f"workspace {place.uid}",
+        _MARK: place.layers,
+    }
+    for name, text in texts.items():
+        repository.write_text(f"{aside}/{name}", f"{text}\n".encode(errors="surrogateescape"))
+    repository.write_text(f"{aside}/index", index)
+    if place.owner:
+        give_tree(aside, place.owner)
+    with foreign.hold_directory(common) as top:
+        with suppress(FileExistsError):
+            os.mkdir("worktrees", 0o755, dir_fd=top)
+            if os.geteuid() == 0:
+                status = os.fstat(top)
+                os.chown("worktrees", status.st_uid, status.st_gid, dir_fd=top, follow_symlinks=False)
+        entries = foreign.open_beneath(top, "worktrees", os.O_DIRECTORY)
+        try:
+            os.rename(os.path.basename(aside), os.path.basename(admin), src_dir_fd=top, dst_dir_fd=entries)
+        finally:
+            os.close(entries)
+
+
+# -- the agent's corner ------------------------------------------------------------------------------------------------
+#
+# A run may write everything in its entry: links, pipes, directories where files should be. So all of it is opened from
+# the entry's descriptor without following, and what cannot be read or written there is nobody else's trouble.
+
+
+def point_back(filled: Filled, place: Place) -> None:
+    """Let the entry say where the work tree is now; a workspace is renamed after it is filled, and may be moved.
+
+    If the agent made that impossible, git lists its work tree at an old path, and nothing else is wrong.
+    """
+    from workstead.system.copying import clear
+
+    wanted = f"{place.root}/work/.git\n".encode(errors="surrogateescape")
+    with suppress(OSError), foreign.hold_directory(filled.origin["admin"]) as entry:
+        with suppress(WorksteadError):
+            if foreign.read_small(entry, "gitdir") == wanted:
+                return
+        name = f"gitdir.{os.urandom(8).hex()}"
+        writer = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=entry)
+        try:
+            os.write(writer, wanted)
+            if place.owner:
+                os.fchown(writer, *place.owner)
+        finally:
+            os.close(writer)
+        clear(entry, "gitdir")  # a directory could not be replaced
+        os.rename(name, "gitdir", src_dir_fd=entry, dst_dir_fd=entry)
+
+
+def unregister(filled: Filled) -> None:
+    """Take our entry out of the repository; what was committed there and never taken over is gone with it."""
+    admin = filled.origin["admin"]
+    with suppress(OSError), foreign.hold_directory(os.path.dirname(admin)) as entries:
+        _remove_entry(entries, os.path.basename(admin))
+
+
+def heal(common: str) -> list[str]:
+    """Remove entries of ours whose workspace is gone, layers and all; others, live or not ours, are not touched."""
+    gone: list[str] = []
+    with suppress(OSError), foreign.hold_directory(f"{common}/worktrees") as entries:
+        for name in os.listdir(f"/proc/self/fd/{entries}"):
+            if name.startswith(_PREFIX) and _is_stale(entries, name):
+                with suppress(OSError):
+                    _remove_entry(entries, name)
+                    gone.append(name)
+    return gone
+
+
+def _is_stale(entries: int, name: str) -> bool:
+    try:
+        mark = foreign.read_small(entries, f"{name}/{_MARK}")
+        pointer = foreign.read_small(entries, f"{name}/gitdir") or b""
+    except WorksteadError:  # something else than our file is there: the workspace's own end takes it away
+        return False
+    if mark is None:
+        return False
+    work = os.path.dirname(os.fsdecode(pointer.strip()))
+    return not os.path.exists(os.fsdecode(mark.strip())) and not os.path.exists(work)
+
+
+def _remove_entry(entries: int, name: str) -> None:
+    from workstead.system.copying import clear
+
+    if name.startswith(_PREFIX):
+        clear(entries, name)
+
+
+def private_layer(parent: Filled, place: Place) -> str:
+    """A layer for a fork of a work tree: a `.git` of its own at the same commit, instead of the parent's entry."""
+    from workstead.system.copying import give_tree
+
+    admin, common = parent.origin["admin"], parent.origin["repository"]
+    found = repository.Repository(work=parent.origin["path"], git_dir=admin, common=common)
+    layer = stack.new_frozen(place)
+    stack.reserve(place, [layer])
+    os.mkdir(layer, 0o755)
+    try:
+        repository.borrowed_repository(found, f"{layer}/.git")
+    except OSError as error:  # a link or a closed door of the agent's
+        raise from_os(error, "the git directory of the work tree") from None
+    if place.owner:
+        give_tree(layer, place.owner)
+    return layer

@@ -1,0 +1,43 @@
+"""Start `aw` as a process of its own that nobody waits for."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def python_argv(program: str, *arguments: str) -> list[str]:
+    """A Python that finds what this one finds, and neither the current directory nor anything of the environment."""
+    paths = [path for path in sys.path if os.path.isabs(path)]
+    return [
+        sys.executable,
+        "-I",
+        "-c",
+        f"import sys; sys.path[:] = sys.argv.pop(1).split(':'); {program}",
+        ":".join(paths),
+        *arguments,
+    ]
+
+
+def start_aw(arguments: Sequence[str], settings: Mapping[str, str]) -> None:
+    """Run one command in the background, in a session of its own, without our descriptors, with our settings.
+
+    It starts from a small intermediate process, so that it is never our child and leaves no zombie behind.
+    """
+    program = "import os; os.fork() and os._exit(0); os.setsid(); from workstead.cli import command; command()"
+    environment = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ} | dict(settings)
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        pid = os.posix_spawn(
+            sys.executable,
+            python_argv(program, *arguments),
+            environment,
+            file_actions=[(os.POSIX_SPAWN_DUP2, nothing, descriptor) for descriptor in (0, 1, 2)],
+        )
+    finally:
+        os.close(nothing)
+    os.waitpid(pid, 0)

@@ -1,0 +1,40 @@
+"""What a machine is made from: all that has to be the same for a command to run in one that is there already."""
+
+from __future__ import annotations
+
+from workstead.model.value import Value
+
+
+class Machine(Value):
+    """A virtual machine around one workspace."""
+
+    workspace: str  # host path; '' for one that is started only to be saved
+    public_mount: str = "/mnt/workspace"
+    read_only: tuple[str, ...] = ()  # names at the top of the workspace
+    parts: tuple[str, ...] = ()  # directories at the top of the workspace that the guest cannot rename or remove
+    mounts: tuple[tuple[str, str, bool, bool], ...] = ()  # host path, path inside, writable, executable
+    tools: tuple[str, ...] = ()
+    executable: bool = True  # whether what a command can write can be executed
+    uid: int  # the user behind it, on both sides
+    gid: int
+    user: str = "agent"
+    hostname: str = "workstead"
+    memory_mb: int = 1024
+    cpus: int = 1
+    emulated: bool = False
+    holder: int | None = None  # see `Confinement`
+    launcher: str = ""  # the bwrap around it
+    patience_seconds: float = 20.0  # how long a guest may be silent when it is spoken to
+
+    @property
+    def mode(self) -> str:
+        """What the statement calls it."""
+        return "vm/tcg" if self.emulated else "vm/kvm"
+
+    def shape(self) -> str:
+        """A digest of all of it."""
+        import json
+
+        from workstead.model.digest import blake2b
+
+        return blake2b(json.dumps(self.as_dict()).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,326 @@
+"""Put a workspace into one file that proves itself: its files, its states and its history.
+
+    snapshot of the present → the archive, from states only → workspace_archived
+
+The live files are never read, so nothing that an agent does meanwhile can lead the archive elsewhere. Whoever archives
+holds the workspace, so that none of its states goes while it is read. Bringing it back is `create --source archive:`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import ExitStack, contextmanager
+
+from workstead.errors import OperationNotFound, SnapshotNotFound, StoreDamaged, ToolMissing, WorkspaceNotFound
+from workstead.model.event import WorkspaceArchived
+from workstead.model.names import directory_name
+from workstead.model.snapshot import EMPTY
+from workstead.model.value import Value
+from workstead.system.metadata import read_document
+from workstead.verbs import show
+from workstead.verbs.create import DOCUMENTS, materialise
+from workstead.verbs.snapshot import BASE, keep, of_workspace
+from workstead.verbs.state import open_store, place_of_state, refuse_unready, stack_finder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import IO, Any
+
+    from workstead.archives.read import Contents
+    from workstead.archives.trees import Caps
+    from workstead.archives.write import Writer
+    from workstead.home import Home
+    from workstead.model.snapshot import Snapshot
+    from workstead.model.workspace import Workspace
+    from workstead.snapshots.trees import Tree
+
+
+class Archived(Value):
+    """An archive that was written."""
+
+    workspace_id: str
+    path: str  # a file or an s3:// URL
+    bytes: int
+    digest: str  # sha256 of the file
+    files: int
+    states: int  # how many it can be brought back to
+    snapshot_id: str  # the state that its files are
+    chain: list[dict[str, object]]  # the task's stream, how many events it had, and its last hash
+
+
+class KnownArchive(Value):
+    """An archive that the log knows of."""
+
+    workspace_id: str
+    path: str
+    bytes: int
+    digest: str
+    archived_at: str
+
+
+def archive(
+    home: Home,
+    workspace_id: str,
+    to: str | None = None,
+    *,
+    replace: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Archived:
+    """Write an archive of a workspace to a file, into a directory or to an `s3://` URL; else where the settings say.
+
+    One in the trash is meant by its uid, or by its id where no other has that now; it stays there. `progress` is told
+    how many of how many bytes are done. Raises FileExists unless `replace`, WorkspaceBusy while somebody else is at the
+    workspace, DiskFull; then nothing is left behind.
+    """
+    from workstead.archives import places
+    from workstead.archives.write import Writer
+    from workstead.snapshots.packs import zstd_of_this_python
+
+    if zstd_of_this_python() is None:
+        raise ToolMissing("this Python has no zstd", hint="pip install backports.zstd")
+    workspace = _find(home, workspace_id)
+    location = places.place_of(to or archives_path(home), _name(workspace))
+    with home.hold(workspace.id), _standing(home, workspace) as workspace:
+        with places.writing(location, replace=replace) as target, ExitStack() as opened:
+            taken = keep(home, workspace, cause="archive")
+            spool = opened.enter_context(_nameless(home))
+            told = _teller(home, workspace, taken, progress) if progress else None
+            writer = Writer(target.write, spool, threads=os.cpu_count() or 1, progress=told)
+            chain = _write_beginning(home, workspace, writer)
+            missing = _write_borrowed(home, workspace, writer)
+            states = _write_states(home, workspace, taken, writer)
+            summary = {
+                **states,
+                "chain": chain,
+                "files": writer.files,
+                "left_out": [each.as_dict() for each in taken.left_out],
+                "torn": list(taken.torn),
+                "missing": missing,
+            }
+            writer.finish(summary)
+        done = Archived(
+            workspace_id=workspace.id,
+            path=location,
+            bytes=target.size,
+            digest=target.digest(),
+            files=writer.files,
+            states=len(states["states"]),
+            snapshot_id=taken.id,
+            chain=chain,
+        )
+        fact = {key: value for key, value in done.as_dict().items() if key != "workspace_id"}
+        home.record(workspace.task_id, WorkspaceArchived(**workspace.names(), **fact))
+    return done
+
+
+def _find(home: Home, name: str) -> Workspace:
+    try:
+        return materialise(home, show.get(home, name))
+    except WorkspaceNotFound:
+        from workstead.verbs.undo import find_trashed
+
+        try:
+            return show.check_here(home, find_trashed(home, name))
+        except OperationNotFound:
+            pass
+        raise
+
+
+@contextmanager
+def _standing(home: Home, workspace: Workspace) -> Iterator[Workspace]:
+    """The workspace as it is now that nobody else is at it, with its path: that in the trash, if it is there."""
+    current = show.by_uid(home, workspace.uid)
+    if current.state != "destroyed":
+        yield refuse_unready(current)
+        return
+    from workstead.verbs.destroy import detach
+
+    trashed = current.replace(path=current.trash_path)
+    try:
+        yield trashed
+    finally:
+        detach(home, trashed)
+
+
+def verify_archive(home: Home, location: str, progress: Callable[[int, int], None] | None = None) -> Contents:
+    """Read a whole archive and see that it is what its digests and its chain say; nothing is kept of it."""
+    from workstead.archives import places
+    from workstead.archives.read import Nowhere, Reader
+
+    with places.reading(location) as (size, chunks):
+        done = (lambda taken: progress(taken, size)) if progress else (lambda _: None)
+        return Reader(chunks, caps_of(home), Nowhere(), done).read()
+
+
+def archives(home: Home) -> list[KnownArchive]:
+    """The archives that were written and are where they were written to, oldest first; buckets are not asked."""
+    from workstead.archives.places import is_remote
+
+    found = {}
+    for event in home.log.read(types=("workspace_archived",)):
+        data: dict[str, Any] = event.event_data
+        if is_remote(data["path"]) or os.path.isfile(data["path"]):
+            fields = {key: data[key] for key in ("workspace_id", "path", "bytes", "digest")}
+            found[data["path"]] = KnownArchive(**fields, archived_at=event.recorded_at)
+    return list(found.values())
+
+
+def caps_of(home: Home) -> Caps:
+    """How much an archive may hold, as the settings say."""
+    from workstead.archives.trees import Caps
+
+    said = home.settings.archives
+    return Caps(max_files=said.max_files, max_bytes=int(said.max_gb * (1 << 30)), max_ratio=said.max_ratio)
+
+
+def archives_path(home: Home) -> str:
+    """Where archives go when nobody says."""
+    said = home.settings.workspaces.archives_path or f"{home.path}/archives"
+    return said if said.endswith("/") else said + "/"
+
+
+def _name(workspace: Workspace) -> str:
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    return f"{directory_name(workspace.task_id)}.{directory_name(workspace.agent_id)}.{stamp}.aw.tar.zst"
+
+
+@contextmanager
+def _nameless(home: Home) -> Iterator[IO[bytes]]:
+    """A file of this home that is gone with the process."""
+    import tempfile
+
+    with tempfile.TemporaryFile(dir=home.path) as file:
+        yield file
+
+
+def _teller(
+    home: Home, workspace: Workspace, taken: Snapshot, progress: Callable[[int, int], None]
+) -> Callable[[int], None]:
+    """Tells how many of about how many bytes are done."""
+    from workstead.system.measure import measure
+
+    total = max(1, measure(f"{workspace.path}/work").bytes if workspace.filled.get("layers") else taken.size)
+    return lambda done: progress(min(done, total), total)
+
+
+def _write_beginning(home: Home, workspace: Workspace, writer: Writer) -> list[dict[str, object]]:
+    """What it is and what happened; gives where the chains end."""
+    from workstead.archives.write import FORMAT
+    from workstead.archives.write import VERSION as FORMAT_VERSION
+    from workstead.model.version import VERSION
+
+    head = {
+        "format": FORMAT,
+        "version": FORMAT_VERSION,
+        "product": VERSION,
+        "made_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "home": home.id,
+        "workspace": {
+            **workspace.names(),
+            "created_at": workspace.created_at,
+            "source": workspace.source,
+            "config": workspace.config,
+            "policy": workspace.policy,
+            "filled": workspace.filled,
+        },
+    }
+    writer.add_bytes("archive.json", json.dumps(head, indent=1).encode())
+    with _nameless(home) as spool:
+        chain = _spool_history(home, workspace, spool)
+        size = spool.tell()
+        spool.seek(0)
+        writer.add_stream("events.jsonl", size, iter(lambda: spool.read(1 << 20), b""))
+    writer.add_folder(".aw")
+    for name in sorted(DOCUMENTS):
+        document = read_document(workspace.path, name)
+        if document is not None:
+            writer.add_bytes(f".aw/{name}", document)
+    return chain
+
+
+def _write_borrowed(home: Home, workspace: Workspace, writer: Writer) -> list[str]:
+    """The git objects that the workspace's repository reads from elsewhere; gives why they are missing if they are."""
+    from workstead.archives.borrowed import are_objects, pack
+    from workstead.archives.write import PACK
+    from workstead.errors import WorksteadError
+    from workstead.system.copying import remove_tree
+    from workstead.system.measure import measure
+
+    origin: Any = workspace.filled.get("origin") or {}
+    borrows = [str(path) for path in origin.get("borrows", ())]
+    found = [path for path in borrows if are_objects(path)]
+    missing = [
+        f"{os.path.basename(os.path.dirname(path))}: not objects of git" for path in borrows if path not in found
+    ]
+    size, most = measure(*found).bytes, home.settings.archives.max_objects_mb
+    if found and most is not None and size > most << 20:
+        return [*missing, f"{size >> 20} MB of objects are over archives.max_objects_mb"]
+    if not found:
+        return missing
+    aside = f"{home.private}/staging/{workspace.uid}.pack"  # which `repair` clears away
+    remove_tree(aside)
+    os.mkdir(aside, 0o700)
+    try:
+        file = pack(found, aside)
+        if file is not None:
+            with open(file, "rb") as source:
+                writer.add_stream(PACK, os.fstat(source.fileno()).st_size, iter(lambda: source.read(1 << 20), b""))
+    except WorksteadError as error:  # without git, or from a repository that is damaged: the files are worth it alone
+        missing.append(error.message)
+    finally:
+        remove_tree(aside)
+    return missing
+
+
+def _spool_history(home: Home, workspace: Workspace, spool: IO[bytes]) -> list[dict[str, object]]:
+    from workstead.archives.history import History, encode
+
+    chains = History()
+    for stream in _streams(home, workspace):
+        for line in encode(stream, home.log.read_chain(stream), workspace.uid):
+            chains.read(line)
+            spool.write(line)
+    return chains.as_list()
+
+
+def _streams(home: Home, workspace: Workspace) -> list[str]:
+    """The tasks that the workspace has been in: it may have come back from the trash in another one."""
+    beginnings = ("workspace_planned", "workspace_creating", "workspace_restoring")
+
+    def streams(stream: str | None, types: tuple[str, ...]) -> list[str]:
+        found = home.log.read(stream=stream, types=types)
+        return [event.stream for event in found if event.event_data["uid"] == workspace.uid]
+
+    own = streams(workspace.task_id, beginnings[:2])
+    return own[:1] or list(dict.fromkeys([*streams(None, beginnings), workspace.task_id]))
+
+
+def _write_states(home: Home, workspace: Workspace, taken: Snapshot, writer: Writer) -> dict[str, Any]:
+    """The files, and what the other states need; gives the states."""
+    from workstead.snapshots.take import with_own_stack
+    from workstead.snapshots.trees import Tree
+
+    finder = with_own_stack(place_of_state(home, workspace), stack_finder(home, workspace))
+    roots: dict[str, str] = {EMPTY: EMPTY}
+    with open_store(home) as store:
+
+        def flat(root: str, add: Callable[[Tree], str]) -> str:
+            if root not in roots:
+                with Tree(store, root, finder) as tree:
+                    roots[root] = add(tree)
+            return roots[root]
+
+        now = flat(taken.root, writer.add_present)
+        base = flat(workspace.base or EMPTY, writer.add_state)
+        states, lost = [], []
+        for each in of_workspace(home, workspace):
+            if each.cause == BASE:
+                continue
+            try:
+                states.append({**each.as_dict(), "root": flat(each.root, writer.add_state)})
+            except (SnapshotNotFound, StoreDamaged) as error:  # it cannot be brought back here either
+                lost.append({"id": each.id, "why": error.message})
+        return {"now": now, "base": base, "states": states, "lost": lost}

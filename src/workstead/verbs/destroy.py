@@ -1,0 +1,260 @@
+"""Move workspaces to the trash.
+
+    refuse if busy → workspace_destroying → rename into the trash → workspace_cleanup
+
+One rename, whatever the size; deleting is for `sweep`, much later and in nobody's way. `undo` brings them back.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from workstead import sources
+from workstead.errors import (
+    CleanupFailed,
+    DiskFull,
+    FilesystemError,
+    FolderNotFound,
+    PartReplaced,
+    PermissionDenied,
+    StoreFull,
+    UnappliedChanges,
+    WorkspaceBusy,
+    WorkspaceNotFound,
+)
+from workstead.model.approval import Request
+from workstead.model.event import WorkspaceCleanup, WorkspaceDestroyFailed, WorkspaceDestroying
+from workstead.model.source import Filled
+from workstead.model.text import printable, word
+from workstead.system.durable import sync_names
+from workstead.verbs import show
+from workstead.verbs.create import place_of
+from workstead.verbs.permit import judged
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+    from workstead.home import Home
+    from workstead.model.source import Place
+    from workstead.model.workspace import Workspace
+    from workstead.verbs.permit import Gate
+
+
+WITH_ORIGIN = ("overlay", "clone", "worktree")  # sources that changes can be given back to
+
+
+def destroy(
+    home: Home,
+    workspace_ids: Sequence[str],
+    *,
+    force: bool = False,
+    reason: str = "requested",
+    undoes: str = "",
+    check: Callable[[Workspace], None] = lambda _: None,
+) -> list[Workspace]:
+    """Move workspaces to the trash, all as one operation that one `undo` takes back.
+
+    An id that was destroyed before is not an error, one that never was is WorkspaceNotFound, and then none is touched.
+    `check` sees each as it is when nobody else can change it any more, and may raise.
+    """
+    found = [show.find_last(home, workspace_id) for workspace_id in workspace_ids]
+    for workspace_id, workspace in zip(workspace_ids, found, strict=True):
+        if workspace is None and not show.was_destroyed(home, workspace_id):
+            raise WorkspaceNotFound.of(show.normal_id(workspace_id))
+    operation_id = home.new_id()
+
+    def act(gate: Gate) -> list[Workspace]:
+        there = [workspace for workspace in found if workspace]
+        for workspace in there if gate.judges else ():
+            _permit(home, gate, workspace)
+        return [_destroy(home, workspace, operation_id, force, reason, undoes, check) for workspace in there]
+
+    return judged(home, act)
+
+
+def _permit(home: Home, gate: Gate, workspace: Workspace) -> None:
+    """Judge an agent that wants a workspace gone, as it is now."""
+    if show.find(home, workspace.id) is None:  # it is already
+        return
+    decision = gate.decide(workspace, "destroy")
+    root = ""
+    if workspace.state == "ready":
+        from workstead.verbs.snapshot import keep
+
+        with home.hold(workspace.id):
+            root = keep(home, workspace, cause="before_destroy", once=True).root
+    request = Request(
+        operation="destroy", place=".", path=show.public_mount(home, workspace), to=workspace.id, digest_before=root
+    )
+    verdict = gate.whole(workspace, request, decision, lambda: _preview(home, workspace))
+    if verdict.facts:
+        home.record(workspace.task_id, *verdict.facts)
+
+
+def _preview(home: Home, workspace: Workspace) -> Iterator[bytes]:
+    from workstead.verbs.diff import status
+
+    yield f"move {printable(workspace.id)} to the trash; what was changed in it:\n".encode()
+    # For the owner, who decides: an agent would not find what it may not read.
+    for change in status(home.acting_as(home.caller.replace(agent_of=None)), workspace.id):
+        yield f"  {change.status} {printable(change.path)}\n".encode()
+
+
+def destroy_task(home: Home, task: str, *, force: bool = False, reason: str = "requested") -> list[Workspace]:
+    """Move every workspace of a task to the trash; WorkspaceNotFound if the task never had one."""
+    every = show.list_all(home, task=task, gone=True)
+    if not every:
+        raise WorkspaceNotFound(f"task {task} has no workspaces", hint="aw list --all shows every workspace")
+    live = [workspace.id for workspace in show.list_all(home, task=task)]
+    return destroy(home, live, force=force, reason=reason)
+
+
+def _destroy(
+    home: Home,
+    workspace: Workspace,
+    operation_id: str,
+    force: bool,
+    reason: str,
+    undoes: str,
+    check: Callable[[Workspace], None],
+) -> Workspace:
+    show.check_here(home, workspace)
+    _end_runs(home, workspace, force=force)
+    with home.hold(workspace.id):
+        current = show.find(home, workspace.id)
+        if current is None:  # destroyed already, by us or by somebody who was quicker
+            return show.find_last(home, workspace.id) or workspace
+        check(current)
+        _refuse_losses(home, current, force=force)
+        trash_path = f"{home.private}/trash/{current.uid}"
+        names = current.names()
+        step = {
+            "workspace_path": current.path,
+            "trash_path": trash_path,
+            "cleanup_reason": reason,
+            "operation_id": operation_id,
+            "undoes": undoes,
+        }
+        home.record(current.task_id, WorkspaceDestroying(**names, **step))
+        try:
+            _stop_machines(home, current)
+            detach(home, current)
+            _move_to_trash(home, current, trash_path)
+        except OSError as error:
+            home.record(current.task_id, WorkspaceDestroyFailed(**names, reason=str(error)))
+            kind = PermissionDenied if isinstance(error, PermissionError) else CleanupFailed
+            raise kind(
+                f"workspace {current.id} could not be moved to the trash: {error.strerror or error}",
+                hint="it is as it was; see what uses it, then try again",
+            ) from error
+        home.record(current.task_id, WorkspaceCleanup(**names, **step))
+        return show.by_uid(home, current.uid)
+
+
+def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
+    """Refuse while something runs, or while the workspace holds work that its origin does not have.
+
+    With `force` it goes all the same, after a last snapshot; so does a workspace that has no origin to give work to.
+    """
+    _end_runs(home, workspace, force=False)
+    origin = workspace.filled.get("origin")
+    if not isinstance(origin, dict) or origin.get("kind") not in WITH_ORIGIN or not os.path.isdir(workspace.path):
+        return
+    from workstead.verbs.diff import has_unapplied
+
+    try:
+        if not has_unapplied(home, workspace):
+            return
+    except (FolderNotFound, PartReplaced):
+        if not force:
+            raise
+        return  # without its folder nothing can be shown or kept; its own layer is in the trash with the rest
+    if not force:
+        raise UnappliedChanges(
+            f"workspace {workspace.id} holds changes that were not applied",
+            hint=f"aw diff {word(workspace.id)}, aw apply {word(workspace.id)}, or --force: aw undo brings it back",
+        )
+    from workstead.verbs.snapshot import keep
+
+    with suppress(DiskFull, StoreFull):  # the files go to the trash whole: a full disk can be freed without a snapshot
+        keep(home, workspace, cause="before_destroy")
+
+
+def _end_runs(home: Home, workspace: Workspace, *, force: bool) -> None:
+    """Refuse while something runs in the workspace, or stop it if that is what was asked for."""
+    active = show.active_runs(home, workspace)
+    if not active:
+        return
+    if any(record.get("box") for record in active):
+        from workstead.verbs.keep import make_way
+
+        make_way(home, workspace)
+        active = show.active_runs(home, workspace)
+    from workstead.verbs.run import settle, stop
+
+    for record in active:
+        if settle(home, record["run_id"]):
+            continue
+        if not force:
+            raise WorkspaceBusy(
+                f"workspace {workspace.id} is busy with {record['run_id']}",
+                hint=f"aw stop {record['run_id']}, or --force",
+            )
+        stop(home, record["run_id"])
+
+
+def _stop_machines(home: Home, workspace: Workspace) -> None:
+    """A machine that is kept between commands holds the workspace's mounts; nothing runs in it now."""
+    if os.path.isdir(f"{home.path}/machines"):
+        from workstead.verbs.machines import forget
+
+        forget(home, workspace)
+
+
+def detach(home: Home, workspace: Workspace) -> None:
+    """Take the workspace's mounts away before its directory moves."""
+    if workspace.filled:
+        sources.detach(*filled_in(home, workspace))
+
+
+def attach(home: Home, workspace: Workspace) -> None:
+    """Make the workspace's mounts again, if it has any and they are gone."""
+    check_there(workspace)
+    if workspace.filled:
+        sources.attach(*filled_in(home, workspace))
+
+
+def check_there(workspace: Workspace) -> None:
+    """Refuse a workspace whose directory is gone, by somebody's hand or by a damaged disk."""
+    if workspace.state == "ready" and not os.path.isdir(workspace.path):
+        raise FilesystemError(
+            f"the directory of workspace {workspace.id} is gone: {workspace.path}",
+            hint=f"aw repair brings back its last snapshot; aw destroy {word(workspace.id)} forgets it",
+        )
+
+
+def refresh(home: Home, workspace: Workspace) -> None:
+    """Mount it anew if its folder changed so that it hides files of its own; nobody may be at work in it."""
+    if workspace.filled:
+        sources.refresh(*filled_in(home, workspace))
+
+
+def filled_in(home: Home, workspace: Workspace) -> tuple[Filled, Place]:
+    """What its source made of the workspace, and where it is: for mounting and unmounting, which a copy must not do."""
+    home.check_place()
+    fields: dict[str, Any] = workspace.filled
+    return Filled(**fields), place_of(home, workspace.uid, workspace.path)
+
+
+def _move_to_trash(home: Home, workspace: Workspace, trash_path: str) -> None:
+    try:
+        os.rename(workspace.path, trash_path)
+        sync_names(os.path.dirname(trash_path), os.path.dirname(workspace.path))
+    except FileNotFoundError:
+        if not os.path.isdir(os.path.dirname(trash_path)):
+            home.make_private()
+            _move_to_trash(home, workspace, trash_path)
+        # Otherwise somebody removed the directory by hand, or it was only planned: there is nothing to keep.

@@ -1,0 +1,125 @@
+"""Read the log, follow it, prove it."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from workstead.errors import EventsLost, InvalidUsage
+from workstead.model.names import check_part
+from workstead.verbs import show
+from workstead.verbs.permit import is_agent, judged
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from workstead.home import Home
+    from workstead.model.event import Event
+    from workstead.store.log import Verification
+
+_DIGESTS = ("digest", "digest_before", "digest_after", "preview_digest")
+
+
+def events(
+    home: Home, *, after: int = 0, task: str | None = None, types: Sequence[str] = (), limit: int | None = None
+) -> Iterator[Event]:
+    """The events after a position, in the order in which they happened."""
+    _check(task, types)
+    if not is_agent(home):
+        return home.log.read(after=after, stream=task, types=types, limit=limit)
+    return islice(_for_agent(home, home.log.read(after=after, stream=task, types=types)), limit)
+
+
+def follow(
+    home: Home,
+    *,
+    after: int | None = None,
+    task: str | None = None,
+    types: Sequence[str] = (),
+    until: Callable[[], bool] | None = None,
+    timeout_seconds: float | None = None,
+) -> Iterator[Event]:
+    """The events after a position, then each new one within milliseconds of its commit; none is missed or repeated."""
+    _check(task, types)
+    found = home.log.follow(after=after, stream=task, types=types, until=until, timeout_seconds=timeout_seconds)
+    return _for_agent(home, found) if is_agent(home) else found
+
+
+def _for_agent(home: Home, found: Iterator[Event]) -> Iterator[Event]:
+    """What an agent may know of: what happened to its own workspace, or as a planner to any; no digest of a file that
+    it may not read, which would confirm a guess at the content."""
+    own = home.caller.agent_of
+    for event in found:
+        if not own or event.event_data.get("workspace_id") == own:
+            yield event if _may_see_digests(home, event.event_data) else _without_digests(event)
+
+
+def _may_see_digests(home: Home, data: Mapping[str, object]) -> bool:
+    if "path" not in data or not any(data.get(name) for name in _DIGESTS):
+        return True
+    workspace = show.by_uid(home, str(data["uid"]))
+    may = judged(home, lambda gate: gate.readable(workspace))
+    if may is None:
+        return True
+    public = show.public_mount(home, workspace)
+    to = str(data.get("to") or "")  # of a move; of other requests it is no path
+    paths = [str(data.get("place") or data["path"]), *([to] if to.startswith(f"{public}/") else [])]
+    places = [path.removeprefix(public).strip("/") for path in paths]
+    return "." not in places and all(map(may, places))
+
+
+def _without_digests(event: Event) -> Event:
+    """The event's own hash would confirm a guess as well."""
+    data = {name: "" if name in _DIGESTS else value for name, value in event.event_data.items()}
+    return event.replace(event_data=data, hash="")
+
+
+def history(home: Home, workspace_id: str) -> Iterator[Event]:
+    """What happened to a workspace before it came here in an archive, as its archive proved it; position 0 is nowhere.
+
+    Nothing for a workspace that was made here: `events` has all of it.
+    """
+    from workstead.archives.history import History
+
+    workspace = show.get(home, workspace_id)
+    chains = History()
+    try:
+        file = open(history_path(home, workspace.uid), "rb")  # noqa: SIM115 - closed below, when all was asked for
+    except FileNotFoundError:
+        return
+    with file:
+        for line in file:
+            event = chains.read(line)
+            if event is not None:
+                yield event
+
+
+def history_path(home: Home, uid: str) -> str:
+    """Where the history is that came with an archive: beside the workspace's layers, and gone with them."""
+    return f"{home.private}/layers/{uid}/history.jsonl"
+
+
+def verify(home: Home, progress: Callable[[int, int], None] | None = None) -> Verification:
+    """Check the whole log, its hash chains and its views; LogBroken names the first event that does not fit.
+
+    EventsLost if its end is missing; it names the directories of workspaces that the log does not know.
+    """
+    found = home.log.verify(progress)
+    found.check()
+    try:
+        home.check_log()
+    except EventsLost as lost:
+        from workstead.verbs.repair import find_strangers
+
+        unknown = find_strangers(home)
+        what = f"{lost.message}; not in the log: {', '.join(unknown)}" if unknown else lost.message
+        raise EventsLost(what, hint=lost.hint, details={"unknown": unknown}) from None
+    return found
+
+
+def _check(task: str | None, types: Sequence[str]) -> None:
+    if task is not None:
+        check_part(task)
+    for name in types:
+        if not name.isascii():
+            raise InvalidUsage(f"{name!r} is no type of event", hint="as in workspace_created")

@@ -1,0 +1,448 @@
+"""Read and change files in a workspace, with a log of who did what.
+
+What an agent could have made is opened beneath a `Root` and nowhere else. A change is written to the log when it is
+ready and before it takes place, so that the log may name a change that a crash prevented, but never misses one. A read
+is written down before its bytes are handed out; reads alone are not synced, a power cut may take the last of them.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, nullcontext, suppress
+
+from workstead.errors import FileChanged, FilesystemError, InvalidPath, WorksteadError
+from workstead.model.digest import sha256
+from workstead.model.event import DirectoryMade, FileChangeFailed, FileDeleted, FileMoved, FileRead, FileWritten
+from workstead.system import files, search, walk
+from workstead.system.entry import Held, OpenFile
+from workstead.system.paths import Root
+from workstead.system.reading import MARK, mark_of
+from workstead.verbs import show
+from workstead.verbs.create import materialise
+from workstead.verbs.destroy import attach, filled_in
+from workstead.verbs.permit import is_agent, judged
+from workstead.verbs.quota import Room
+from workstead.verbs.spool import spooled
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Any
+
+    from workstead.home import Home
+    from workstead.model.value import Value
+    from workstead.model.workspace import Workspace
+    from workstead.system.files import Entry, Gone, Stat, Written
+    from workstead.system.search import Found, Matches, Named
+    from workstead.system.walk import Limits, Tree
+    from workstead.verbs.permit import Gate, Verdict
+
+MIB = 1 << 20
+METADATA = ".aw"  # ours to write
+PREVIEWED = 8 * MIB + 1  # of a content that somebody has to approve
+
+
+class Spot:
+    """A path of a caller, located: the workspace, the open directory to go on from, and the path from there."""
+
+    def __init__(self, workspace: Workspace, root: Root, path: str, above: str = "") -> None:
+        self.workspace = workspace
+        self.root = root
+        self.path = path
+        self._above = above  # where the root is in the workspace
+
+    def place(self, held: Held) -> str:
+        """Where an entry really is, from the top of the workspace."""
+        return "/".join(filter(None, (self._above, held.path))) or "."
+
+    def place_of(self, path: str) -> str:
+        """Where something that exists really is, from the top of the workspace."""
+        fd = self.root.open_path(self.root.check(path))
+        try:
+            return self.place(OpenFile(self.root, fd))
+        finally:
+            os.close(fd)
+
+    def names(self) -> dict[str, Any]:
+        """What every fact about a file begins with."""
+        return {**self.workspace.names(), "path": self.root.public(self.path)}
+
+
+@contextmanager
+def locate(home: Home, workspace_id: str, path: str = ".") -> Iterator[Spot]:
+    """Open what a path is relative to, with the workspace's view mounted."""
+    workspace = materialise(home, show.get(home, workspace_id))
+    attach(home, workspace)
+    public = show.public_mount(home, workspace)
+    elsewhere = _work_elsewhere(home, workspace, path)
+    if elsewhere is None:
+        with Root.open(workspace.path, public=public, keep_out=METADATA) as root:
+            yield Spot(workspace, root, path)
+    else:
+        rest = path[len("work") :].lstrip("/") if isinstance(path, str) else path
+        with Root.open(elsewhere, public=f"{public}/work") as root:
+            yield Spot(workspace, root, rest or ".", "work")
+
+
+def _work_elsewhere(home: Home, workspace: Workspace, path: str) -> str | None:
+    """Where `work/` is when it is not a directory of the workspace: a folder used in place, or another namespace."""
+    if workspace.filled.get("mechanism") not in ("none", "rootless-overlay") or path.split("/")[0] != "work":
+        return None
+    from workstead.system import layers
+
+    return layers.path_of(*filled_in(home, workspace))
+
+
+def read_file(home: Home, workspace_id: str, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+    """The bytes of a file, or a range of them; not more than `files.max_read_mb`."""
+
+    def act(gate: Gate) -> bytes:
+        with locate(home, workspace_id, path) as spot:
+            limit = home.settings.files.max_read_mb * MIB
+            ready = judging_read(home, gate, spot)
+            data = files.read(spot.root, spot.path, start=start, length=length, max_bytes=limit, ready=ready)
+            fact = FileRead(**spot.names(), size=len(data), digest=_digest(data), start=start)
+            home.record(spot.workspace.task_id, fact, durable=False)
+            return data
+
+    return judged(home, act)
+
+
+def judging_read(home: Home, gate: Gate, spot: Spot) -> Callable[[int, int], None] | None:
+    """What an agent's reading has to pass when the file is open; nothing for the owner."""
+    if not gate.judges:
+        return None
+
+    def ready(fd: int, size: int) -> None:
+        spent = gate.file(spot, "read", OpenFile(spot.root, fd), size=size).facts
+        if spent:
+            home.record(spot.workspace.task_id, *spent)
+
+    return ready
+
+
+def readable_below(gate: Gate, spot: Spot) -> Callable[[str], bool] | None:
+    """Which paths below the one that was located may be read without asking; None is all of them."""
+    may = gate.readable(spot.workspace)
+    if may is None:
+        return None
+    try:
+        top = spot.place_of(spot.path)
+    except OSError as error:
+        raise spot.root.failure(error, spot.path) from None
+    return lambda path: may(f"{top}/{path}" if top != "." else path)
+
+
+def check_names(home: Home, spot: Spot) -> None:
+    """Refuse an agent to look at names where it is denied to read; what it has to ask for is the content alone."""
+    if home.caller.agent_of is not None:
+        with suppress(OSError):  # the look itself says what is wrong with the path
+            place = spot.place_of(spot.path)
+            judged(home, lambda gate: gate.decide(spot.workspace, "read", [place]))
+
+
+def write_file(
+    home: Home,
+    workspace_id: str,
+    path: str,
+    content: bytes | str | Iterable[bytes],
+    *,
+    parents: bool = False,
+    create_only: bool = False,
+    append: bool = False,
+    if_digest: str | None = None,
+    keep: bool = False,
+) -> Written:
+    """Make the content that of a file, or add it at the end: all of it, or nothing changes.
+
+    With `if_digest` only a file that has this SHA-256 now, or this `tag` if it is a large one: nobody's work in
+    between is lost. It is FileChanged else.
+    With `keep` what is overwritten is kept first, and `undo` brings it back: a snapshot, unless there is one with it.
+    """
+    if append and create_only:
+        raise InvalidPath("a file that must be new has no end to append to", hint="choose one of the two")
+    data = content.encode() if isinstance(content, str) else content
+    limit = home.settings.files.max_write_mb * MIB
+    with spooled(home, data, limit, again=keep or is_agent(home)) as given:
+
+        def act(gate: Gate) -> Written:
+            exact = gate.keeps or if_digest is not None  # what was judged, or looked at, is what is done
+            with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
+                tells = True
+
+                def ready(written: Written, held: Held) -> None:
+                    nonlocal tells
+                    _check_digest(spot, gate, if_digest, written.digest_before, held)
+                    verdict = gate.file(
+                        spot,
+                        "write" if written.size_before is None else "overwrite",
+                        held,
+                        size=written.size,
+                        after=written.digest,
+                        start=given.start,
+                        content=lambda: _joined(held if append else None, given.first(PREVIEWED)),
+                    )
+                    tells = verdict.tells
+                    room.admit_file(written.size, is_new=written.size_before is None, is_staged=held.has_temporary)
+                    digests = {"digest": written.digest, "digest_before": written.digest_before}
+                    record(FileWritten, verdict, size=written.size, **digests)
+
+                with room.limiting(limit, size=len(data) if isinstance(data, bytes) else None, append=append) as most:
+                    if append:
+                        done = files.append(
+                            spot.root,
+                            spot.path,
+                            given.again(),
+                            parents=parents,
+                            max_bytes=most,
+                            ready=ready,
+                            exact=exact,
+                        )
+                    else:
+                        done = files.write(
+                            spot.root,
+                            spot.path,
+                            given.again(),
+                            parents=parents,
+                            create_only=create_only,
+                            max_bytes=most,
+                            ready=ready,
+                            exact=exact,
+                        )
+                return done if tells else done.replace(digest_before=None, **({"digest": ""} if append else {}))
+
+        return judged(home, act, keep=keep)
+
+
+def delete_file(
+    home: Home,
+    workspace_id: str,
+    path: str,
+    *,
+    recursive: bool = False,
+    if_digest: str | None = None,
+    keep: bool = True,
+) -> Gone:
+    """Remove a file, a link, an empty directory, or with `recursive` a directory with all that is in it.
+
+    `undo` brings it back, unless `keep` is false."""
+
+    def act(gate: Gate) -> Gone:
+        exact = gate.keeps or if_digest is not None  # what was judged, or looked at, is what is done
+        with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
+            tells = True
+
+            def ready(gone: Gone, held: Held) -> None:
+                nonlocal tells
+                _check_digest(spot, gate, if_digest, gone.digest, held)
+                verdict = gate.file(spot, "delete", held, size=gone.size)
+                tells = verdict.tells
+                room.admit_deletion()
+                record(FileDeleted, verdict, kind=gone.kind, size=gone.size, digest_before=gone.digest)
+
+            done = files.delete(
+                spot.root, spot.path, recursive=recursive, limits=_limits(home), ready=ready, exact=exact
+            )
+            return done if tells else done.replace(digest=None)
+
+    return judged(home, act, keep=keep)
+
+
+def move_file(
+    home: Home,
+    workspace_id: str,
+    path: str,
+    to: str,
+    *,
+    replace: bool = False,
+    if_digest: str | None = None,
+    keep: bool = True,
+) -> Gone:
+    """Give a file or directory another name in the workspace; what is there stays unless `replace`.
+
+    `undo` brings everything back to where it was, unless `keep` is false."""
+
+    def act(gate: Gate) -> Gone:
+        exact = gate.keeps or if_digest is not None  # what was judged, or looked at, is what is done
+        with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
+            there = _from_the_same(spot, path, to)
+
+            def ready(gone: Gone, held: Held, target: Held) -> None:
+                _check_digest(spot, gate, if_digest, gone.digest, held)
+                verdict = gate.file(spot, "move", held, size=gone.size, to=target)
+                room.admit_move(spot.root, spot.path)
+                fields = {"kind": gone.kind, "size": gone.size, "digest": gone.digest}
+                record(FileMoved, verdict, to=spot.root.public(there), **fields)
+
+            return files.move(spot.root, spot.path, there, replace=replace, ready=ready, exact=exact)
+
+    return judged(home, act, keep=keep)
+
+
+def make_directory(home: Home, workspace_id: str, path: str, *, parents: bool = False) -> None:
+    """Make a directory, and those above it if asked to."""
+
+    def act(gate: Gate) -> None:
+        spent: Sequence[Value] = ()
+
+        def ready(held: Held) -> None:
+            nonlocal spent
+            spent = gate.file(spot, "write", held).facts
+            room.admit_directory()
+
+        with locate(home, workspace_id, path) as spot, Room(home, spot.workspace, path) as room:
+            files.make_directory(spot.root, spot.path, parents=parents, ready=ready)
+            home.record(spot.workspace.task_id, *spent, DirectoryMade(**spot.names()))
+
+    judged(home, act)
+
+
+def list_directory(home: Home, workspace_id: str, path: str = ".") -> tuple[Entry, ...]:
+    """The entries of a directory, by name; links as links."""
+    with locate(home, workspace_id, path) as spot:
+        check_names(home, spot)
+        return files.list_directory(spot.root, spot.path, max_entries=home.settings.files.max_entries)
+
+
+def stat_file(home: Home, workspace_id: str, path: str) -> Stat:
+    """What is at a path; a link is itself."""
+    with locate(home, workspace_id, path) as spot:
+        check_names(home, spot)
+        return files.stat(spot.root, spot.path)
+
+
+def list_tree(home: Home, workspace_id: str, path: str = ".") -> Tree:
+    """The nested tree below a directory: a directory is an object, a file is "file"; the rest is counted."""
+    with locate(home, workspace_id, path) as spot:
+        check_names(home, spot)
+        return walk.tree(spot.root, spot.path, limits=_limits(home))
+
+
+def tree_json(home: Home, workspace_id: str, path: str = ".") -> Iterator[bytes]:
+    """The same tree as JSON in pieces, for trees deeper and larger than fit elsewhere."""
+    with locate(home, workspace_id, path) as spot:
+        check_names(home, spot)
+        yield from walk.tree_json(spot.root, spot.path, limits=_limits(home))
+
+
+def list_paths(
+    home: Home, workspace_id: str, path: str = ".", *, pattern: str = "**", exclude: Sequence[str] = ()
+) -> list[Named]:
+    """Everything below a directory whose path from there matches a glob; links as links, and never through them."""
+    with locate(home, workspace_id, path) as spot:
+        check_names(home, spot)
+        return search.find_paths(spot.root, spot.path, pattern=pattern, exclude=exclude, limits=_limits(home))
+
+
+def search_names(home: Home, workspace_id: str, pattern: str, path: str = ".") -> Found:
+    """The paths whose name matches a glob."""
+    with locate(home, workspace_id, path) as spot:
+        check_names(home, spot)
+        return search.find_names(spot.root, pattern, spot.path, limits=_limits(home))
+
+
+def search_text(
+    home: Home, workspace_id: str, needle: str, path: str = ".", *, regex: bool = False, names: str = "*"
+) -> Matches:
+    """The lines that hold a text or match a regular expression; an agent finds none in what it may not read."""
+    with locate(home, workspace_id, path) as spot:
+        may = judged(home, lambda gate: readable_below(gate, spot))
+        return search.find_text(spot.root, needle, spot.path, regex=regex, names=names, limits=_limits(home), may=may)
+
+
+def resolve(home: Home, workspace_id: str, path: str) -> str:
+    """What a person or agent may have meant by a path, as a strict one; an escape is refused."""
+    with locate(home, workspace_id) as spot:
+        return spot.root.resolve(path)
+
+
+def fingerprint(home: Home, workspace_id: str, place: str) -> str:
+    """What tells whether something at a path is still the same; "" if there is nothing."""
+    with locate(home, workspace_id, place) as spot:
+        try:
+            folder, name = spot.root.open_parent(spot.root.check(spot.path))
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        try:
+            return Held(spot.root, folder, name).fingerprint()
+        finally:
+            os.close(folder)
+
+
+def _limits(home: Home) -> Limits:
+    return walk.Limits(max_entries=home.settings.files.max_entries)
+
+
+def _from_the_same(spot: Spot, path: str, to: str) -> str:
+    """The target of a move, from where its source is counted."""
+    if spot.path == path:
+        return to
+    if to.split("/")[0] != "work":
+        raise FilesystemError(
+            f"{spot.root.public(spot.path)} and {to} are on different file systems",
+            hint="write it there, then delete it here",
+        )
+    return to[len("work") :].lstrip("/")
+
+
+@contextmanager
+def _changing(home: Home, workspace_id: str, path: str, if_digest: str | None) -> Iterator[tuple[Spot, Any, Room]]:
+    """Where a change is made, what writes it down, and what room there is for it.
+
+    Between the look at a file and a change that depends on it, nobody else makes one that depends on the same look.
+    """
+    alone = nullcontext() if if_digest is None else home.hold(f"files of {show.normal_id(workspace_id)}")
+    with (
+        alone,
+        locate(home, workspace_id, path) as spot,
+        Room(home, spot.workspace, path) as room,
+        _recorded(home, spot) as record,
+    ):
+        yield spot, record, room
+
+
+def _joined(old: Held | None, new: bytes | None) -> bytes | None:
+    """What a file would be after something is appended, as far as a preview shows it."""
+    before = old.content(PREVIEWED) if old is not None and old.exists() else b""
+    return None if before is None or new is None else before + new
+
+
+def _check_digest(spot: Spot, gate: Gate, wanted: str | None, found: str | None, held: Held) -> None:
+    """FileChanged unless the file is as wanted: by its digest, or by the mark of one that is too large for that."""
+    if wanted is not None and wanted.startswith(MARK):
+        there = held.stat()
+        found = None if there is None else mark_of(there)
+    if wanted is not None and wanted != found:
+        may = gate.readable(spot.workspace)
+        raise FileChanged(
+            f"{spot.root.shown(spot.path)} is not what it was when it was read",
+            hint="read it again and decide anew",
+            details={"digest": found} if may is None or may(spot.place(held)) else {},
+        )
+
+
+def _digest(data: bytes) -> str:
+    if len(data) < 4096:
+        return sha256(data).hexdigest()
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
+
+
+@contextmanager
+def _recorded(home: Home, spot: Spot) -> Iterator[Any]:
+    """Gives a function that writes a fact down; a failure after that is written down too."""
+    announced = False
+    names, task = spot.names(), spot.workspace.task_id
+
+    def record(fact: Any, verdict: Verdict, /, **fields: Any) -> None:
+        nonlocal announced
+        home.record(task, *verdict.facts, fact(**names, **verdict.change, **fields))
+        announced = True
+
+    try:
+        yield record
+    except (WorksteadError, OSError) as error:
+        if announced:
+            home.record(task, FileChangeFailed(**names, reason=str(error)))
+        raise

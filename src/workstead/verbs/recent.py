@@ -1,0 +1,81 @@
+"""Select folders, and remember which."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from workstead.errors import from_os
+from workstead.model.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from workstead.home import Home
+
+MOST = 50
+
+
+class RecentFolder(Value):
+    """A folder that somebody selected."""
+
+    path: str
+    opened_at: float  # seconds since the epoch
+
+
+def open_folder(home: Home, folder: str) -> RecentFolder:
+    """Check that a folder exists, is a directory and can be read, and put it first among the recent ones."""
+    from workstead.sources.folder import check_folder
+
+    selected = RecentFolder(path=check_folder(folder), opened_at=time.time())
+    with home.hold("recent folders"):
+        others = [each for each in recent(home) if each.path != selected.path]
+        _write(home, [selected, *others][:MOST])
+    return selected
+
+
+def recent(home: Home) -> list[RecentFolder]:
+    """The folders that were selected, the last one first."""
+    try:
+        with open(f"{home.path}/recent.json") as file:
+            return [RecentFolder(**each) for each in json.load(file)]
+    except FileNotFoundError:
+        return []
+
+
+def _write(home: Home, folders: list[RecentFolder]) -> None:
+    path = f"{home.path}/recent.json"
+    try:
+        descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w") as file:
+            json.dump([each.as_dict() for each in folders], file)
+        os.rename(f"{path}.new", path)
+    except OSError as error:
+        raise from_os(error, "the list of recent folders") from error
+
+
+class Folder(Value):
+    """A folder of this machine, as a chooser shows it."""
+
+    path: str
+    parent: str  # "" at the top
+    folders: list[str]  # names, hidden ones last
+    is_repository: bool
+
+
+def browse(path: str) -> Folder:
+    """What is in a folder of the host, for somebody who looks for one to open; the same errors as opening it."""
+    from workstead.sources.folder import check_folder
+
+    real = check_folder(path)
+    try:
+        with os.scandir(real) as found:
+            names = sorted(each.name for each in found if each.is_dir())
+    except OSError as error:
+        raise from_os(error, f"folder {real}") from None
+    return Folder(
+        path=real,
+        parent=os.path.dirname(real) if real != "/" else "",
+        folders=sorted(names, key=lambda name: name.startswith(".")),
+        is_repository=os.path.exists(os.path.join(real, ".git")),
+    )

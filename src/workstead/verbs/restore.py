@@ -1,0 +1,197 @@
+"""Bring a kept state back.
+
+    snapshot of the present → snapshot_restoring → only what differs is written → snapshot_restored
+
+Restoring is the same however often it is begun, so one that was interrupted is simply finished by whoever comes next.
+`aw undo` goes back to the snapshot that was taken of the present.
+"""
+
+from __future__ import annotations
+
+from workstead.errors import Conflict, FileNotFound, NotKept, WorkspaceBusy, WorksteadError
+from workstead.model.approval import Request
+from workstead.model.digest import sha256
+from workstead.model.event import SnapshotRestored, SnapshotRestoreFailed, SnapshotRestoring
+from workstead.model.policy import strictest
+from workstead.model.text import word
+from workstead.system.durable import sync_trees
+from workstead.verbs import show
+from workstead.verbs.create import materialise
+from workstead.verbs.destroy import filled_in
+from workstead.verbs.keep import make_way
+from workstead.verbs.permit import judged
+from workstead.verbs.snapshot import find_root, is_live, keep
+from workstead.verbs.state import (
+    cache_path,
+    mend_parts,
+    open_store,
+    place_of_state,
+    refuse_unready,
+    stack_finder,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from workstead.home import Home
+    from workstead.model.workspace import Workspace
+    from workstead.snapshots.restore import Restored
+    from workstead.verbs.permit import Gate
+
+
+def restore(
+    home: Home, workspace_id: str, snapshot: str, paths: Sequence[str] = (), *, undoes: str = ""
+) -> tuple[str, Restored]:
+    """Make the workspace, or some paths in it, what it was; gives the operation that `undo` takes back.
+
+    Raises SnapshotNotFound, or WorkspaceBusy while a run is active: a command that works does not expect its files to
+    change under it.
+    """
+    workspace = materialise(home, show.get(home, workspace_id))
+    find_root(home, workspace, snapshot)  # an unknown one is said before anything is stopped or kept
+    make_way(home, workspace)
+    return judged(home, lambda gate: _restore(home, gate, workspace, snapshot, paths, undoes))
+
+
+def _restore(
+    home: Home, gate: Gate, workspace: Workspace, snapshot: str, paths: Sequence[str], undoes: str
+) -> tuple[str, Restored]:
+    with home.hold(workspace.id):
+        workspace = refuse_unready(show.by_uid(home, workspace.uid))
+        if is_live(home, workspace):
+            raise WorkspaceBusy(
+                f"a run is active in {workspace.id}", hint=f"aw runs {word(workspace.id)}, then aw stop RUN"
+            )
+        _refuse_undone(home, undoes)
+        root = find_root(home, workspace, snapshot)
+        mend_parts(home, workspace)
+        before = keep(home, workspace, cause="before_restore", once=gate.judges)
+        _refuse_unknown(home, workspace, (root, before.root), paths)
+        if gate.judges:
+            _permit(home, gate, workspace, snapshot, (before.root, root), paths)
+        step: dict[str, Any] = {
+            "workspace_id": workspace.id,
+            "agent_id": workspace.agent_id,
+            "uid": workspace.uid,
+            "snapshot": snapshot,
+            "root": root,
+            "before": before.id,
+            "paths": list(paths),
+            "operation_id": home.new_id(),
+            "undoes": undoes,
+        }
+        with open_store(home) as store:
+            store.make_reserve()
+        home.record(workspace.task_id, SnapshotRestoring(**step))
+        return step["operation_id"], finish(home, show.by_uid(home, workspace.uid))
+
+
+def _permit(
+    home: Home, gate: Gate, workspace: Workspace, snapshot: str, roots: tuple[str, str], paths: Sequence[str]
+) -> None:
+    """Judge a restore by what it would write, overwrite and delete."""
+    from workstead.snapshots.take import with_own_stack
+    from workstead.snapshots.trees import Tree, compare
+    from workstead.verbs.preview import of_states
+
+    finder = with_own_stack(place_of_state(home, workspace), stack_finder(home, workspace))
+    with open_store(home) as store, Tree(store, roots[0], finder) as now, Tree(store, roots[1], finder) as then:
+        changes: dict[str, list[str]] = {}
+        for delta in compare(now, then, paths or None):
+            operation = "write" if delta.old is None else "delete" if delta.new is None else "overwrite"
+            changes.setdefault(operation, []).append(delta.path)
+        if not changes:
+            return
+        decision = strictest(gate.decide(workspace, operation, found) for operation, found in changes.items())
+        request = Request(
+            operation="overwrite",
+            place=".",
+            path=show.public_mount(home, workspace),
+            to=", ".join((snapshot, *paths)),
+            digest_before=roots[0],
+            digest_after=sha256("\0".join((roots[1], *paths)).encode(errors="surrogateescape")).hexdigest(),
+        )
+        verdict = gate.whole(workspace, request, decision, lambda: of_states(now, then, under="", paths=paths or None))
+        if verdict.facts:
+            home.record(workspace.task_id, *verdict.facts)
+
+
+def _refuse_undone(home: Home, undoes: str) -> None:
+    record = home.log.get("operation", undoes) if undoes else None
+    if record is not None and record["undone_by"]:  # somebody was quicker
+        raise Conflict(f"operation {undoes} was undone already", hint="aw ops lists what was done")
+
+
+def _refuse_unknown(home: Home, workspace: Workspace, roots: tuple[str, str], paths: Sequence[str]) -> None:
+    """Refuse a path that is in neither state: somebody mistyped it, and would take silence for success.
+
+    And one that would replace something that the state of the present, which was just kept, does not hold."""
+    if not paths:
+        return
+    from workstead.snapshots.take import with_own_stack
+    from workstead.snapshots.trees import Tree
+
+    finder = with_own_stack(place_of_state(home, workspace), stack_finder(home, workspace))
+    with open_store(home) as store, Tree(store, roots[0], finder) as then, Tree(store, roots[1], finder) as now:
+        for path in (each.strip("/") for each in paths):
+            if path and then.find(path) is None and now.find(path) is None:
+                raise FileNotFound(
+                    f"{path} is not in that state of {workspace.id}, nor in the present one",
+                    hint="paths start with work/ or output/",
+                )
+            for unkept, entry in now.unkept(path):
+                if f"{path}/".startswith(f"{unkept}/"):  # what is below a path stays, and the result says so
+                    raise NotKept.of(
+                        unkept, entry.target, hint="to restore over it would lose it: move it away or open it first"
+                    )
+
+
+def finish(home: Home, workspace: Workspace) -> Restored:
+    """Do what an announced restore is about, also one that somebody else began; the caller holds the workspace.
+
+    When it cannot be done, as on a full disk, the workspace gets the state back that it had.
+    """
+    from workstead.snapshots.restore import restore as bring_back
+
+    step: dict[str, Any] = dict(workspace.step)
+    with open_store(home) as store:
+        try:
+            done = bring_back(
+                store,
+                step["root"],
+                place_of_state(home, workspace),
+                stack_finder(home, workspace),
+                paths=step["paths"] or None,
+                back_to=find_root(home, workspace, step["before"]),
+                cache_path=cache_path(home, workspace.uid),
+            )
+        except WorksteadError as error:
+            if not isinstance(error.__cause__, WorksteadError):  # it is as it was; else whoever comes next tries again
+                failed = SnapshotRestoreFailed(
+                    **workspace.names(), operation_id=step["operation_id"], reason=error.message
+                )
+                home.record(workspace.task_id, failed)
+            raise
+        _keep_borrowing(home, workspace)
+        place = place_of_state(home, workspace)
+        sync_trees(place.root, place.work or f"{place.root}/work")
+        fact = SnapshotRestored(**step, written=done.written, removed=done.removed)
+        home.record(workspace.task_id, fact)
+    return done
+
+
+def _keep_borrowing(home: Home, workspace: Workspace) -> None:
+    """A state that came with an archive names objects on the machine that it was kept on: they are in the cache now."""
+    origin: Any = workspace.filled.get("origin") or {}
+    borrows = origin.get("borrows") or []
+    if (
+        origin.get("kind") == "archive"
+        and borrows
+        and str(borrows[0]).startswith(f"{home.path}/cache/mirrors/archived")
+    ):
+        from workstead.archives.borrowed import point_to
+
+        place = place_of_state(home, workspace)
+        point_to(place.work or f"{place.root}/work", str(borrows[0]), filled_in(home, workspace)[1].owner)

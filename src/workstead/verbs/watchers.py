@@ -1,0 +1,205 @@
+"""Watchers in the background: one process for each workspace that writes down what changes in it.
+
+    start → the process holds its lock → watch_started → file_changed … → watch_stopped
+
+The process holds the lock of its workspace's watcher for as long as it lives, so there is one only, and one that died
+is known by a record whose lock is free. It holds nothing else: a workspace that is watched can be forked, restored and
+destroyed, and its watcher ends with it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+from workstead.errors import Conflict, DiskFull, FilesystemError, TimedOut, Unavailable, WorkspaceBusy, WorksteadError
+from workstead.model.event import Caller, FileChanged, WatchStarted, WatchStopped, WatchStopping, WatchWeakened
+from workstead.model.text import word
+from workstead.model.watch import Watching
+from workstead.verbs import show
+from workstead.verbs.create import materialise
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workstead.home import Home
+    from workstead.model.change import FileChange
+    from workstead.model.workspace import Workspace
+    from workstead.verbs.watch import Watch
+
+ACTOR = "watcher"
+START_SECONDS = 20.0
+STOP_SECONDS = 20.0
+_ASK_SECONDS = 0.2
+_TOGETHER = 500  # facts that are written at once
+_FACTS_A_SECOND = 1000  # an agent that changes files all the time must not fill the disk with facts about it
+_MOST_SECONDS = 5.0
+
+
+def start_watching(home: Home, workspace_id: str) -> Watching:
+    """Have what changes in a workspace written down from now on, by a process of its own; nothing new if it is."""
+    workspace = show.check_here(home, materialise(home, show.get(home, workspace_id)))
+    if workspace.state != "ready":
+        raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {word(workspace.id)}")
+    settle(home, workspace.uid)
+    found = _find(home, workspace.uid)
+    if found is None:
+        from workstead.system.background import start_aw
+
+        words = ["watch", "--record", workspace.id, "--home", home.path, "--actor", home.caller.actor_id]
+        start_aw(words, home.settings.as_environment())
+    end = time.monotonic() + START_SECONDS
+    while found is None:
+        if time.monotonic() >= end and not _is_at_work(home, workspace.uid):
+            raise Unavailable(f"the watcher of {workspace.id} did not come up", hint="aw watch ID shows what is wrong")
+        time.sleep(0.01)
+        found = _find(home, workspace.uid)
+    return found
+
+
+def stop_watching(home: Home, workspace_id: str) -> Watching | None:
+    """End the watcher of a workspace, when it has written down what it saw; None if there was none."""
+    workspace = show.get(home, workspace_id)
+    settle(home, workspace.uid)
+    found = _find(home, workspace.uid)
+    if found is None:
+        return None
+    if found.state == "watching":
+        home.record(workspace.task_id, WatchStopping(**workspace.names()))
+    end = time.monotonic() + STOP_SECONDS
+    while _find(home, workspace.uid) is not None:
+        settle(home, workspace.uid)
+        if time.monotonic() >= end:
+            raise TimedOut(f"the watcher of {workspace.id} is still at work", hint="try again in a moment")
+        time.sleep(0.01)
+    return found
+
+
+def watching(home: Home) -> list[Watching]:
+    """The watchers at work in this home, oldest first."""
+    records = home.log.find_all("watch", live_only=True)
+    return [Watching(**record) for record in records if record["home"] == home.id]
+
+
+def settle(home: Home, uid: str) -> str | None:
+    """Write down that a watcher died; None if it lives, or there is none."""
+    try:
+        with home.hold(_lock(uid), wait_seconds=0):
+            found = _find(home, uid)
+            if found is None or found.home != home.id:
+                return None
+            _record_end(home, show.by_uid(home, uid), "its process died")
+            return f"written down as ended; aw watch --start {word(found.workspace_id)} starts another"
+    except WorkspaceBusy:
+        return None
+
+
+def _find(home: Home, uid: str) -> Watching | None:
+    record = home.log.get("watch", uid)
+    return Watching(**record) if record else None
+
+
+def _is_at_work(home: Home, uid: str) -> bool:
+    """Whether a process holds the watcher's lock: it may be going through a large folder for the first time."""
+    try:
+        with home.hold(_lock(uid), wait_seconds=0):
+            return False
+    except WorkspaceBusy:
+        return True
+
+
+def _lock(uid: str) -> str:
+    return f"watch {uid}"
+
+
+# -- in the process ----------------------------------------------------------------------------------------------------
+
+
+def record(home: Home, workspace_id: str) -> None:
+    """Write down what changes in a workspace until it is gone, or somebody stops us; at once if another one does."""
+    from workstead.verbs.watch import watch
+
+    os.chdir("/")  # to be in nobody's way
+    workspace = show.get(home, workspace_id)
+    recorder = home.acting_as(Caller(actor_id=ACTOR, correlation_id=home.caller.correlation_id))
+    weaker: list[str] = []
+    try:
+        with home.hold(_lock(workspace.uid), wait_seconds=0), watch(home, workspace_id, note=weaker.append) as seen:
+            before = _read_all(seen)  # from here on nothing is missed; a large folder in place takes some seconds
+            started = WatchStarted(**workspace.names(), mechanism=seen.mechanism, home=home.id)
+            home.record(workspace.task_id, started)
+            reason = "it failed"
+            try:
+                _write(recorder, workspace, before)
+                reason = _follow(recorder, workspace, seen, weaker)
+            finally:
+                _record_end(recorder, show.by_uid(home, workspace.uid), reason)
+    except WorkspaceBusy:
+        return
+
+
+def _read_all(seen: Watch) -> list[FileChange]:
+    """Go through all that there is; gives what changed meanwhile, as far as it could be seen."""
+    found = []
+    while seen.is_reading and not seen.is_over:
+        found += seen.batch(0)
+    return found
+
+
+def _follow(home: Home, workspace: Workspace, seen: Watch, weaker: list[str]) -> str:
+    """Until the end; gives what it was."""
+    while True:
+        if weaker:
+            fact = WatchWeakened(**workspace.names(), mechanism=seen.mechanism, reason=weaker.pop())
+            home.record(workspace.task_id, fact)
+        changes = seen.batch(_ASK_SECONDS)
+        _write(home, workspace, changes)
+        if changes:
+            from workstead.verbs.overlaps import notice
+
+            # What changes meanwhile is one change when it is looked at next, so nothing is missed.
+            time.sleep(min(_MOST_SECONDS, len(changes) / _FACTS_A_SECOND))
+            notice(
+                home,
+                workspace.uid,
+                within=[path for change in changes for path in (change.path, change.from_path) if path],
+            )
+        if seen.is_over:
+            return "the workspace is gone"
+        found = _find(home, workspace.uid)
+        if found is None or found.state == "stopping":
+            _write(home, workspace, seen.batch(_ASK_SECONDS))
+            return "stopped"
+        if not os.path.exists(f"{home.path}/id"):
+            return "the home is gone"
+
+
+def _write(home: Home, workspace: Workspace, changes: Sequence[FileChange]) -> None:
+    facts = [
+        FileChanged(
+            **workspace.names(),
+            **{key: value for key, value in change.as_dict().items() if key != "workspace_id"},
+        )
+        for change in changes
+    ]
+    for start in range(0, len(facts), _TOGETHER):
+        _insist(home, workspace.task_id, facts[start : start + _TOGETHER])
+
+
+def _insist(home: Home, task: str, facts: Sequence[FileChanged]) -> None:
+    """On a full disk, wait for room: what was seen is not lost while we live."""
+    while True:
+        try:
+            home.record(task, *facts, durable=False)
+            return
+        except (DiskFull, FilesystemError):
+            if not os.path.exists(f"{home.path}/id"):
+                return
+            time.sleep(1.0)
+
+
+def _record_end(home: Home, workspace: Workspace, reason: str) -> None:
+    with suppress(WorksteadError):  # whoever opens the home next finds a record whose lock is free
+        home.record(workspace.task_id, WatchStopped(**workspace.names(), reason=reason))

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from harness import Row
 from mcp_client import ToolServer, reference_server
 
-from workstead.system import files, walk
-from workstead.system.paths import Root
+from workstead.system.files import operations, walk
+from workstead.system.files.root import Root
 
 PATH = "a/b/c/d/e/f.txt"
 FILES_PER_DIRECTORY = 50
@@ -119,11 +119,11 @@ def _read(top: str, where: str, aim: str, *, nodev: bool = False) -> Row:
             return opened.read()
 
     arms: dict[str, Callable[[], object]] = {
-        "workstead": lambda: files.read(root, PATH),
+        "workstead": lambda: operations.read(root, PATH),
         "os.open+read+close": plain,
         "open().read()": builtin,
         "realpath, then open": resolve_first,
-        "workstead without openat2": lambda: files.read(walking, PATH),
+        "workstead without openat2": lambda: operations.read(walking, PATH),
     }
     return Row(f"read 2 kB at depth 5, {where}", arms, aim=aim, rounds=25, inner=1000, hold=hold)
 
@@ -152,7 +152,7 @@ def _write(top: str) -> Row:
             yield
 
     arms: dict[str, Callable[[], object]] = {
-        "workstead, with digests before and after": lambda: files.write(root, "a/b/ours.txt", data),
+        "workstead, with digests before and after": lambda: operations.write(root, "a/b/ours.txt", data),
         "temporary file + os.replace, both synced": raw,
     }
     return Row("write 2 kB over a file", arms, rounds=25, inner=10, hold=hold)
@@ -222,7 +222,7 @@ def _remove(top: str) -> Row:
 
     def ours() -> None:
         _plant(f"{top}/ours", 5_000)
-        files.delete(root, "ours", recursive=True)
+        operations.delete(root, "ours", recursive=True)
 
     def rmtree() -> None:
         _plant(f"{top}/rmtree", 5_000)

@@ -17,7 +17,7 @@ import workstead
 from workstead.local import Local
 from workstead.model.event import Caller, WorkspaceCleanup, WorkspaceCreated, WorkspaceCreating, WorkspaceDestroying
 from workstead.store import open_log
-from workstead.system import durable
+from workstead.system.files import durable
 
 AW = str(Path(__file__).parent.parent / "aw")
 PYTHON = sys.executable

@@ -9,10 +9,10 @@ from pathlib import Path
 from harness import Row
 
 import workstead
+from workstead.core.quota import Room
 from workstead.local import Local
 from workstead.model.workspace import Workspace
 from workstead.settings import Settings, load_settings
-from workstead.verbs.quota import Room
 
 WRITES = """
 import os

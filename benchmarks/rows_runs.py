@@ -13,8 +13,9 @@ from harness import Row
 
 from workstead.model.enforcement import CAREFUL_LIMITS, Enforcement, Limits
 from workstead.sandboxes import Confinement, driver
-from workstead.system import box, control, process, supervisor
-from workstead.system.supervisor import Hooks, Order
+from workstead.system.process import command_server, supervisor, supervisor_client
+from workstead.system.process import spawn as process
+from workstead.system.process.supervisor import Hooks, Order
 
 TRUE = "/usr/bin/true"
 CAREFUL = CAREFUL_LIMITS.replace(wall_seconds=60, needs_cgroup=os.geteuid() == 0)
@@ -117,8 +118,8 @@ def _supervised(scratch: str, cell: object, argv: list[str], limits: Limits = CA
         )
 
     pid = process.fork_detached(body, keep=(cell._workspace,))  # type: ignore[attr-defined]
-    assert control.wait_ready(directory, pid)
-    for frame in control.follow(directory):
+    assert supervisor_client.wait_ready(directory, pid)
+    for frame in supervisor_client.follow(directory):
         if frame.stream == 4:
             return directory
     raise AssertionError("the supervisor died")
@@ -164,10 +165,12 @@ def _warm(scratch: str, asked: Confinement, agent: int) -> Iterator[Row]:
     directory = _run_directory(scratch)
 
     def body() -> None:
-        listener = box.listen(directory)
+        listener = command_server.listen(directory)
         with driver("bubblewrap").enter(asked) as cell:
             supervisor.supervise(
-                lambda rlimits: cell.launch(box.server_command(), rlimits=rlimits, first=True, pass_on=(listener,)),
+                lambda rlimits: cell.launch(
+                    command_server.server_command(), rlimits=rlimits, first=True, pass_on=(listener,)
+                ),
                 Order(
                     directory=directory, name=f"aw-bench-box-{os.getpid()}", limits=CAREFUL.replace(wall_seconds=None)
                 ),
@@ -178,7 +181,7 @@ def _warm(scratch: str, asked: Confinement, agent: int) -> Iterator[Row]:
     process.fork_detached(body)
     while not os.path.exists(f"{directory}/box"):
         time.sleep(0.005)
-    one = box.Box(directory, agent)
+    one = command_server.Box(directory, agent)
 
     def spawn() -> None:
         os.waitpid(os.posix_spawn(TRUE, [TRUE], {}), 0)
@@ -193,7 +196,7 @@ def _warm(scratch: str, asked: Confinement, agent: int) -> Iterator[Row]:
         aim="subprocess.run <= 2x",
         rounds=60,
     )
-    control.request_stop(directory, at_once=True)
+    supervisor_client.request_stop(directory, at_once=True)
 
 
 def _output(scratch: str, asked: Confinement) -> Iterator[Row]:

@@ -15,7 +15,8 @@ from harness import Row
 from workstead import sources
 from workstead.model.source import Filled, FillOptions, Place, parse
 from workstead.sources.fork import fork
-from workstead.system import layers, mounts
+from workstead.system.kernel import mounts
+from workstead.system.overlay import layers
 
 GIT = {
     "PATH": os.environ["PATH"],

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from harness import Row
 
 import workstead
+from workstead.core import runs
 from workstead.local import Local
-from workstead.sandboxes import vm
+from workstead.sandboxes.vm import driver, kvm, machines, prepare
 from workstead.settings import load_settings
-from workstead.system import process
-from workstead.system.vm import kvm, machines, prepare
-from workstead.verbs import run as running
+from workstead.system.process import spawn
 
 WRITE = "dd if=/dev/zero of=big bs=1M count=200 conv=fsync status=none"
 READ = "cat big > /dev/null"
@@ -29,8 +28,8 @@ def rows(scratch: str) -> Iterator[Row]:
     home = f"{scratch}/home"
     kind = "vm/kvm" if kvm.ask(f"{home}/cache/guest", uid).works else "vm/tcg"
     with workstead.open(home, settings=settings) as workspaces:
-        asked = running.machines_of(workspaces._home, "", kind)
-        ready = vm.make_ready(asked, uid, lambda text: print(f"      ({text})") if text else None)
+        asked = runs.machines_of(workspaces._home, "", kind)
+        ready = driver.make_ready(asked, uid, lambda text: print(f"      ({text})") if text else None)
         try:
             yield from _starts(workspaces, kind, ready)
             yield from _commands(workspaces, kind)
@@ -110,7 +109,7 @@ def _weigh(workspaces: Local, kind: str, home: str) -> None:
         _run(workspaces, kind, "true", f"four/{number}")
     sizes: list[dict[str, int]] = []
     for found in machines.find_all(f"{home}/machines"):
-        for pid in process.descendants(found.pid):
+        for pid in spawn.descendants(found.pid):
             with open(f"/proc/{pid}/comm") as file:
                 if not file.read().startswith("qemu-system"):
                     continue

@@ -16,7 +16,7 @@ from watchdog.observers import Observer
 
 import workstead
 from workstead.local import Local
-from workstead.system.inotify import Inotify
+from workstead.system.kernel.inotify import Inotify
 
 COUNT = itertools.count()
 

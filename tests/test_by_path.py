@@ -2,7 +2,7 @@
 
 A path is resolved anew by each call, so whoever can write a directory on the way decides what is opened: the agent in
 its workspace, the author of a folder or repository. Files in such trees are reached through a descriptor and without
-following links (`system/paths.py`, `system/foreign.py`, `system/parts.py`). This test reads the source, finds every
+following links (`system/files/root.py`, `system/files/foreign.py`, `system/files/parts.py`). This test reads the source, finds every
 call that takes a path instead, and compares it with `by_path.toml`: a new one needs a line there, which says in whose
 tree the path lies and why that is safe.
 
@@ -36,7 +36,7 @@ BY_PATH = {
     "sqlite3.connect",
     *(f"os.{name}" for name in OF_OS.split()),
     *(f"os.path.{name}" for name in OF_PATH.split()),
-    *(f"workstead.system.libc.libc.{name}" for name in OF_LIBC.split()),
+    *(f"workstead.system.kernel.libc.libc.{name}" for name in OF_LIBC.split()),
 }
 MODULES = ("glob.", "pathlib.", "shutil.", "tempfile.", "zipfile.")  # every function of theirs
 HARMLESS = {"shutil.get_terminal_size", "shutil.which", "shutil.copyfileobj"}
@@ -424,8 +424,11 @@ def test_no_reason_stands_for_something_that_is_gone() -> None:
         ("import shutil as s\ndef f(a: str, b: str): s.copytree(a, b)", True),
         ("from pathlib import Path\ndef f(x: str): Path(x).read_text()", True),
         ("def f(paths: list[str]): return list(map(os.stat, paths))", True),
-        ("from workstead.system.copying import copy_tree\ndef f(a: str): copy_tree(a, a)", True),  # passes a path on
-        ("from workstead.system.copying import copy_tree\ndef f(a: int): copy_tree(a, '')", False),
+        (
+            "from workstead.system.overlay.copying import copy_tree\ndef f(a: str): copy_tree(a, a)",
+            True,
+        ),  # passes a path on
+        ("from workstead.system.overlay.copying import copy_tree\ndef f(a: int): copy_tree(a, '')", False),
         ("def f(a: str): os.getpid()", False),
     ],
 )

@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from workstead.system.known import Seen
-from workstead.system.watching import Watcher
+from workstead.system.watch.watch_tree import Seen
+from workstead.system.watch.watcher import Watcher
 
 
 def kinds_in(top: str | Path, skip: Iterable[str] = ()) -> dict[str, str]:

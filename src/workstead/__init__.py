@@ -59,7 +59,7 @@ def open(
     """
     import os
 
-    from workstead.home import Home, default_path
+    from workstead.core.home import Home, default_path
     from workstead.local import Local
     from workstead.model.event import Caller
     from workstead.model.names import format_id, parse_id
@@ -71,7 +71,7 @@ def open(
     path = os.path.abspath(home or default_path(os.environ))
     runner = None
     if starts_run:
-        from workstead.verbs.run import Runner
+        from workstead.core.run_start import Runner
 
         runner = Runner(path, settings)
     caller = Caller(

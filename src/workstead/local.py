@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, suppress
 
+from workstead.core import lookup, recovery
+from workstead.core.home import Home
 from workstead.errors import DiskFull, FilesystemError, InvalidId, InvalidSource, NullByteInPath, PermissionDenied
-from workstead.home import Home
+from workstead.flows import repair as repairing
 from workstead.model.event import Caller
 from workstead.model.names import DEFAULT_AGENT, check_part, parse_id
-from workstead.verbs import repair as repairing
-from workstead.verbs import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,43 +18,36 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any, Self
 
-    from workstead.archives.read import Contents
+    from workstead.core.run_start import Runner
+    from workstead.core.watching import Watch
+    from workstead.flows.session import Session
     from workstead.model.approval import Approval
+    from workstead.model.archive import Archived, Contents, KnownArchive
     from workstead.model.call import Call
-    from workstead.model.change import Change, Diff, Overlap
-    from workstead.model.edit import Edit
+    from workstead.model.change import Applied, Change, Diff, Overlap
+    from workstead.model.edit import Edit, Edited
     from workstead.model.event import Event
+    from workstead.model.explanation import Explanation
+    from workstead.model.file import Entry, Found, Gone, Matches, Named, Stat, Tree, Written
+    from workstead.model.folder import Folder, RecentFolder
+    from workstead.model.health import Finding, Probe
+    from workstead.model.machine import Mounted
+    from workstead.model.message import Message
     from workstead.model.operation import Operation
     from workstead.model.policy import Decision, Policy
     from workstead.model.race import Comparison, Race
-    from workstead.model.run import Command, Run
-    from workstead.model.snapshot import Snapshot
+    from workstead.model.retention import Candidate
+    from workstead.model.run import Command, Glance, Run
+    from workstead.model.snapshot import Restored, Snapshot
+    from workstead.model.template import Template
     from workstead.model.token import Bearer, Token
+    from workstead.model.usage import Usage, WorkspaceUsage
+    from workstead.model.verification import Verification
     from workstead.model.watch import Watching
     from workstead.model.workspace import Workspace
     from workstead.settings import Settings
-    from workstead.snapshots.restore import Restored
-    from workstead.store.log import Verification
-    from workstead.system.files import Entry, Gone, Stat, Written
-    from workstead.system.search import Found, Matches, Named
-    from workstead.system.walk import Tree
-    from workstead.verbs.apply import Applied
-    from workstead.verbs.archive import Archived, KnownArchive
-    from workstead.verbs.attend import Conversation, Glance
-    from workstead.verbs.doctor import Probe
     from workstead.verbs.download import Download
-    from workstead.verbs.edit import Edited
-    from workstead.verbs.machines import Mounted
-    from workstead.verbs.mail import Message
-    from workstead.verbs.recent import Folder, RecentFolder
-    from workstead.verbs.repair import Finding
-    from workstead.verbs.run import Runner
-    from workstead.verbs.session import Session
-    from workstead.verbs.sweep import Candidate
-    from workstead.verbs.template import Template
-    from workstead.verbs.usage import Usage, WorkspaceUsage
-    from workstead.verbs.watch import Watch
-    from workstead.verbs.why import Explanation
+    from workstead.verbs.run_io import Conversation
 
 
 class Local:
@@ -72,13 +65,13 @@ class Local:
         self._made: list[str] = opener._made if opener else []
         self._started: list[str] = opener._started if opener else []
         if home.caller.agent_of is not None:
-            from workstead.verbs.permit import close_to_agents
+            from workstead.core.gate import close_to_agents
 
             close_to_agents(self)
         if opener:  # whoever opened the home has settled it, and cleans up at the end
             return
         with suppress(DiskFull, FilesystemError, PermissionDenied):
-            repairing.settle(home)  # what cannot be written down now is settled later; looking is possible meanwhile
+            recovery.settle(home)  # what cannot be written down now is settled later; looking is possible meanwhile
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +85,7 @@ class Local:
 
     def clean_up(self) -> None:
         """Do what the settings want done at the end."""
-        from workstead.verbs.shutdown import shutdown
+        from workstead.flows.shutdown import shutdown
 
         shutdown(self._home, self._made, self._started)
 
@@ -116,7 +109,7 @@ class Local:
         run_id: str = "",
         wait_seconds: float = 0.0,
     ) -> Self:
-        from workstead.verbs.permit import hand_down
+        from workstead.core.gate import hand_down
 
         caller = Caller(
             actor_id=actor_id,
@@ -189,16 +182,16 @@ class Local:
         )
 
     def destroy(self, *ids: str, force: bool = False, reason: str = "requested") -> Sequence[Workspace]:
+        from workstead.flows.sweep import sweep_in_background
         from workstead.verbs.destroy import destroy
-        from workstead.verbs.sweep import sweep_in_background
 
         gone = destroy(self._home, ids, force=force, reason=reason)
         sweep_in_background(self._home)
         return gone
 
     def destroy_task(self, task: str, *, force: bool = False, reason: str = "requested") -> Sequence[Workspace]:
+        from workstead.flows.sweep import sweep_in_background
         from workstead.verbs.destroy import destroy_task
-        from workstead.verbs.sweep import sweep_in_background
 
         gone = destroy_task(self._home, check_part(task), force=force, reason=reason)
         sweep_in_background(self._home)
@@ -213,22 +206,22 @@ class Local:
             self.destroy(workspace.id, force=True, reason="ephemeral")
 
     def get(self, id: str) -> Workspace:
-        return show.get(self._home, id)
+        return lookup.get(self._home, id)
 
     def exists(self, id: str) -> bool:
-        return show.find(self._home, id) is not None
+        return lookup.find(self._home, id) is not None
 
     def path(self, id: str) -> str:
-        from workstead.verbs.create import materialise
-        from workstead.verbs.destroy import attach
+        from workstead.core.building import materialise
+        from workstead.core.mounting import attach
 
-        workspace = materialise(self._home, show.get(self._home, id))
+        workspace = materialise(self._home, lookup.get(self._home, id))
         attach(self._home, workspace)
         return workspace.path
 
     def list(self, task: str | None = None, *, all: bool = False) -> Sequence[Workspace]:
-        found = show.list_all(self._home, task=None if task is None else check_part(task), gone=all)
-        return show.within_reach(self._home, found)
+        found = lookup.list_all(self._home, task=None if task is None else check_part(task), gone=all)
+        return lookup.within_reach(self._home, found)
 
     def inject(self, spec: Mapping[str, Any], id: str) -> dict[str, Any]:
         return {**spec, "metadata": {**spec.get("metadata", {}), "workspace": self.path(id)}}
@@ -250,7 +243,8 @@ class Local:
         progress: Callable[[str], None] | None = None,
         **more: Any,
     ) -> Run:
-        from workstead.verbs.run import RunSpec, run
+        from workstead.core.runs import RunSpec
+        from workstead.verbs.run import run
 
         spec = RunSpec(
             command=list(command),
@@ -283,9 +277,11 @@ class Local:
         prompt: str | None = None,
         **options: Any,
     ) -> Run:
+        from workstead.core.run_start import checked
+        from workstead.core.runs import RunSpec
         from workstead.errors import CloneFailed
         from workstead.model.names import format_id
-        from workstead.verbs.run import RunSpec, checked, record_clone_failure
+        from workstead.verbs.run import record_clone_failure
 
         spec = RunSpec(command=list(command), prompt=prompt, **options)
         checked(self._home, spec)  # said before anything is made
@@ -298,24 +294,24 @@ class Local:
         return self.run(workspace.id, command, prompt=prompt, progress=progress, **options)
 
     def machines(self, id: str | None = None) -> Sequence[Mounted]:
-        from workstead.verbs.machines import machines
+        from workstead.flows.machines import machines
 
         return machines(self._home, id)
 
     def mount(
         self, id: str, *, sandbox: str = "vm", progress: Callable[[str], None] | None = None
     ) -> Sequence[Mounted]:
-        from workstead.verbs.machines import mount
+        from workstead.flows.machines import mount
 
         return mount(self._home, id, sandbox=sandbox, progress=progress or (lambda _: None))
 
     def unmount(self, id: str) -> Sequence[Mounted]:
-        from workstead.verbs.machines import unmount
+        from workstead.flows.machines import unmount
 
         return unmount(self._home, id)
 
     def build_guest(self, *, progress: Callable[[str], None] | None = None) -> str:
-        from workstead.verbs.machines import build
+        from workstead.flows.machines import build
 
         return build(self._home, progress=progress or (lambda _: None))
 
@@ -336,8 +332,8 @@ class Local:
         watch: Callable[[Race], None] | None = None,
         **options: Any,
     ) -> Race:
+        from workstead.flows.race import Plan, race
         from workstead.model.source import parse
-        from workstead.verbs.race import Plan, race
 
         plan = Plan(
             command,
@@ -361,17 +357,17 @@ class Local:
         )
 
     def get_race(self, name: str) -> Race:
-        from workstead.verbs.race import get
+        from workstead.flows.race import get
 
         return get(self._home, name)
 
     def races(self) -> Sequence[Race]:
-        from workstead.verbs.race import races
+        from workstead.flows.race import races
 
         return races(self._home)
 
     def compare(self, ids: Sequence[str]) -> Comparison:
-        from workstead.verbs.compare import compare
+        from workstead.flows.compare import compare
 
         return compare(self._home, ids)
 
@@ -394,8 +390,8 @@ class Local:
         progress: Callable[[str], None] | None = None,
         **more: Any,
     ) -> Command:
-        from workstead.verbs.keep import run_kept
-        from workstead.verbs.run import RunSpec
+        from workstead.core.runs import RunSpec
+        from workstead.verbs.run_kept import run_kept
 
         spec = RunSpec(
             command=list(command),
@@ -411,59 +407,59 @@ class Local:
         return done
 
     def get_run(self, run_id: str) -> Run:
-        from workstead.verbs.run import get
+        from workstead.core.runs import get
 
         return get(self._home, run_id)
 
     def runs(self, id: str | None = None) -> Sequence[Run]:
-        from workstead.verbs.run import runs
+        from workstead.core.runs import runs
 
         return runs(self._home, id)
 
     def wait(self, run_id: str, *, timeout_seconds: float | None = None) -> Run:
-        from workstead.verbs.run import wait
+        from workstead.core.runs import wait
 
         return wait(self._home, run_id, timeout_seconds=timeout_seconds)
 
     def stop(self, run_id: str, *, at_once: bool = False) -> Run:
-        from workstead.verbs.run import stop
+        from workstead.core.stopping import stop
 
         return stop(self._home, run_id, at_once=at_once)
 
     def output(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[int, int, bytes]]:
-        from workstead.verbs.attend import lines
+        from workstead.verbs.run_io import lines
 
         return lines(self._home, run_id, follow=follow)
 
     def read_output(
         self, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20
     ) -> tuple[Sequence[tuple[int, int, bytes]], int]:
-        from workstead.verbs.attend import read_output
+        from workstead.verbs.run_io import read_output
 
         return read_output(self._home, run_id, offset, max_bytes=max_bytes)
 
     def find_tail(self, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20) -> int:
-        from workstead.verbs.attend import find_tail
+        from workstead.verbs.run_io import find_tail
 
         return find_tail(self._home, run_id, offset, max_bytes=max_bytes)
 
     def feed_input(self, run_id: str, source: int) -> None:
-        from workstead.verbs.attend import feed_input
+        from workstead.verbs.run_io import feed_input
 
         feed_input(self._home, run_id, source)
 
     def attach(self, run_id: str, *, from_start: bool = False) -> bool:
-        from workstead.verbs.attend import attach
+        from workstead.verbs.run_io import attach
 
         return attach(self._home, run_id, from_start=from_start)
 
     def glance(self, run_id: str, offset: int = 0, line: str = "") -> Glance:
-        from workstead.verbs.attend import glance
+        from workstead.verbs.run_io import glance
 
         return glance(self._home, run_id, offset, line)
 
     def converse(self, run_id: str) -> Conversation:
-        from workstead.verbs.attend import converse
+        from workstead.verbs.run_io import converse
 
         return converse(self._home, run_id)
 
@@ -495,7 +491,7 @@ class Local:
         git_files: bool = False,
         context: int = 3,
     ) -> Diff:
-        from workstead.verbs.diff import diff
+        from workstead.core.changes import diff
 
         return diff(self._home, id, from_=from_, to=to, paths=paths, text=text, git_files=git_files, context=context)
 
@@ -516,7 +512,7 @@ class Local:
         return patch(self._home, id, from_=from_, to=to, paths=paths, **chosen)
 
     def status(self, id: str) -> Sequence[Change]:
-        from workstead.verbs.diff import status
+        from workstead.core.changes import status
 
         return status(self._home, id)
 
@@ -535,7 +531,7 @@ class Local:
         return apply(self._home, id, paths, hunks=hunks, to=to, message=message, mark_conflicts=mark_conflicts)
 
     def session(self, id: str) -> Session:
-        from workstead.verbs.session import Session
+        from workstead.flows.session import Session
 
         return Session(self._home, id)
 
@@ -625,7 +621,7 @@ class Local:
     def edit_file(
         self, id: str, path: str, edits: Sequence[Edit], *, dry_run: bool = False, context: int = 3
     ) -> Edited:
-        from workstead.verbs.edit import edit_file
+        from workstead.verbs.files import edit_file
 
         return edit_file(self._home, id, path, edits, dry_run=dry_run, context=context)
 
@@ -696,28 +692,29 @@ class Local:
     def adapt_prompt(self, text: str, id: str) -> str:
         from workstead.model.prompt import adapt_prompt
 
-        mount = show.public_mount(self._home, show.get(self._home, id))
+        mount = lookup.public_mount(self._home, lookup.get(self._home, id))
         return adapt_prompt(text, old_mounts=self._home.settings.files.old_mounts, mount=mount)
 
     # -- taking back --
 
     def operations(self) -> Sequence[Operation]:
-        from workstead.verbs.undo import operations
+        from workstead.flows.undo import operations
 
         return operations(self._home)
 
     def undo(self, operation_id: str | None = None) -> tuple[Operation, Sequence[Workspace]]:
-        from workstead.verbs.undo import undo
+        from workstead.flows.undo import undo
 
         return undo(self._home, operation_id)
 
     def trash(self) -> Sequence[Workspace]:
-        from workstead.verbs.undo import trashed
+        from workstead.core.trash import trashed
 
         return trashed(self._home)
 
     def restore_trashed(self, name: str, *, new_id: str | None = None) -> Workspace:
-        from workstead.verbs.undo import find_trashed, restore_from_trash
+        from workstead.core.trash import find_trashed
+        from workstead.flows.undo import restore_from_trash
 
         found = find_trashed(self._home, name)
         return restore_from_trash(
@@ -736,12 +733,12 @@ class Local:
         uids: Sequence[str] = (),
         free_bytes: int | None = None,
     ) -> Sequence[Candidate]:
-        from workstead.verbs.sweep import sweep
+        from workstead.flows.sweep import sweep
 
         return sweep(self._home, dry_run=dry_run, everything=everything, uids=uids, free_bytes=free_bytes)
 
     def sweep_if_due(self) -> float | None:
-        from workstead.verbs.schedule import sweep_if_due
+        from workstead.flows.schedule import sweep_if_due
 
         return sweep_if_due(self._home)
 
@@ -880,7 +877,7 @@ class Local:
         debounce_seconds: float | None = None,
         note: Callable[[str], None] | None = None,
     ) -> Watch:
-        from workstead.verbs.watch import watch
+        from workstead.core.watching import watch
 
         return watch(
             self._home,
@@ -892,27 +889,27 @@ class Local:
         )
 
     def start_watching(self, id: str) -> Watching:
-        from workstead.verbs.watchers import start_watching
+        from workstead.verbs.watch import start_watching
 
         return start_watching(self._home, id)
 
     def stop_watching(self, id: str) -> Watching | None:
-        from workstead.verbs.watchers import stop_watching
+        from workstead.verbs.watch import stop_watching
 
         return stop_watching(self._home, id)
 
     def watching(self) -> Sequence[Watching]:
-        from workstead.verbs.watchers import watching
+        from workstead.verbs.watch import watching
 
         return watching(self._home)
 
     def record_changes(self, id: str) -> None:
-        from workstead.verbs.watchers import record
+        from workstead.verbs.watch import record
 
         record(self._home, id)
 
     def overlaps(self, id: str | None = None) -> Sequence[Overlap]:
-        from workstead.verbs.overlaps import overlaps
+        from workstead.core.overlaps import overlaps
 
         return overlaps(self._home, id)
 
@@ -961,12 +958,12 @@ class Local:
         return repairing.repair(self._home, rebuild_views=rebuild_views, accept_log=accept_log)
 
     def usage(self, id: str | None = None) -> Usage:
-        from workstead.verbs.usage import usage
+        from workstead.flows.usage import usage
 
         return usage(self._home, id)
 
     def usage_of(self, id: str) -> WorkspaceUsage:
-        from workstead.verbs.usage import usage_of
+        from workstead.flows.usage import usage_of
 
         return usage_of(self._home, id)
 
@@ -1009,58 +1006,58 @@ class Local:
         arguments: Mapping[str, Any] | None = None,
         detached: bool = False,
     ) -> tuple[Call, bool]:
-        from workstead.verbs.calls import accept_call
+        from workstead.core.operations import accept_call
 
         return accept_call(self._home, verb, workspace_id, key=key, body=body, arguments=arguments, detached=detached)
 
     def get_call(self, call_id: str) -> Call:
-        from workstead.verbs.calls import get_call
+        from workstead.core.operations import get_call
 
         return get_call(self._home, call_id)
 
     def hold_call(self, call_id: str) -> AbstractContextManager[Call]:
-        from workstead.verbs.calls import hold_call
+        from workstead.core.operations import hold_call
 
         return hold_call(self._home, call_id)
 
     def effects_of(self, call: Call) -> Sequence[Event]:
-        from workstead.verbs.calls import effects_of
+        from workstead.core.operations import effects_of
 
         return effects_of(self._home, call)
 
     def end_call(self, call: Call, *, answer: object = None, error: dict[str, object] | None = None) -> Call:
-        from workstead.verbs.calls import end_call
+        from workstead.core.operations import end_call
 
         return end_call(self._home, call, answer=answer, error=error)
 
     def start_call(self, call_id: str) -> None:
-        from workstead.verbs.calls import start_call
+        from workstead.core.operations import start_call
 
         start_call(self._home, call_id)
 
     def record_start(self, call: Call) -> None:
-        from workstead.verbs.calls import record_start
+        from workstead.core.operations import record_start
 
         record_start(self._home, call)
 
     def cancel_call(self, call_id: str) -> Call:
-        from workstead.verbs.calls import cancel_call
+        from workstead.core.operations import cancel_call
 
         return cancel_call(self._home, call_id)
 
     def left_calls(self) -> Sequence[Call]:
-        from workstead.verbs.calls import left_calls
+        from workstead.core.operations import left_calls
 
         return left_calls(self._home)
 
     def settle(self) -> Sequence[Finding]:
         """Finish or undo what a process that died has begun."""
-        return repairing.settle(self._home)
+        return recovery.settle(self._home)
 
     def by_uid(self, uid: str) -> Workspace:
         """The workspace of this incarnation, whatever became of it."""
-        found = show.by_uid(self._home, uid)
-        show.check_reach(self._home, found.id)
+        found = lookup.by_uid(self._home, uid)
+        lookup.check_reach(self._home, found.id)
         return found
 
     def find_applied(self, operation: Operation) -> Applied:
@@ -1072,32 +1069,32 @@ class Local:
     # -- doors --
 
     def owner_token(self) -> str:
-        from workstead.verbs.tokens import owner_token
+        from workstead.core.tokens import owner_token
 
         return owner_token(self._home)
 
     def change_owner_token(self) -> str:
-        from workstead.verbs.tokens import change_owner_token
+        from workstead.core.tokens import change_owner_token
 
         return change_owner_token(self._home)
 
     def create_token(self, id: str, *, label: str = "", expires_seconds: float | None = None) -> tuple[Token, str]:
-        from workstead.verbs.tokens import create_token
+        from workstead.core.tokens import create_token
 
         return create_token(self._home, id, label=label, expires_seconds=expires_seconds)
 
     def tokens(self, id: str | None = None) -> Sequence[Token]:
-        from workstead.verbs.tokens import tokens
+        from workstead.core.tokens import tokens
 
         return tokens(self._home, id)
 
     def revoke_token(self, token_id: str) -> Token:
-        from workstead.verbs.tokens import revoke_token
+        from workstead.core.tokens import revoke_token
 
         return revoke_token(self._home, token_id)
 
     def authenticate(self, token: str) -> Bearer:
-        from workstead.verbs.tokens import authenticate
+        from workstead.core.tokens import authenticate
 
         return authenticate(self._home, token)
 
@@ -1107,40 +1104,40 @@ class Local:
 
     def public_mount(self, id: str) -> str:
         """Where a workspace appears to its agent."""
-        return show.public_mount(self._home, show.get(self._home, id))
+        return lookup.public_mount(self._home, lookup.get(self._home, id))
 
     def find_server(self) -> str | None:
-        from workstead.verbs.serving import find_server
+        from workstead.core.server_state import find_server
 
         return find_server(self._home)
 
     def announce_server(self, url: str, instance: str = "") -> None:
-        from workstead.verbs.serving import announce_server
+        from workstead.core.server_state import announce_server
 
         announce_server(self._home, url, instance)
 
     def page_link(self) -> str:
-        from workstead.verbs.serving import page_link
+        from workstead.core.server_state import page_link
 
         return page_link(self._home)
 
     def find_cursor(self, name: str) -> int | None:
-        from workstead.verbs.serving import find_cursor
+        from workstead.core.server_state import find_cursor
 
         return find_cursor(self._home, name)
 
     def keep_cursor(self, name: str, position: int) -> None:
-        from workstead.verbs.serving import keep_cursor
+        from workstead.core.server_state import keep_cursor
 
         keep_cursor(self._home, name, position)
 
     def disk(self) -> tuple[int, int]:
         """Free and all bytes of the disk that workspaces are on."""
-        from workstead.verbs.serving import disk
+        from workstead.core.server_state import disk
 
         return disk(self._home)
 
     def withdraw_server(self) -> None:
-        from workstead.verbs.serving import withdraw_server
+        from workstead.core.server_state import withdraw_server
 
         withdraw_server(self._home)

@@ -16,7 +16,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from workstead.answers import (
+from workstead.errors import (
+    BY_CODE,
+    InvalidId,
+    InvalidUsage,
+    NotFound,
+    RangeNotSatisfiable,
+    TimedOut,
+    ToolMissing,
+    Unavailable,
+    WorkspaceNotFound,
+    WorksteadError,
+)
+from workstead.model.names import check_part, parse_id
+from workstead.model.public import (
     Applied,
     Approval,
     Archived,
@@ -63,19 +76,6 @@ from workstead.answers import (
     WorkspaceUsage,
     Written,
 )
-from workstead.errors import (
-    BY_CODE,
-    InvalidId,
-    InvalidUsage,
-    NotFound,
-    RangeNotSatisfiable,
-    TimedOut,
-    ToolMissing,
-    Unavailable,
-    WorkspaceNotFound,
-    WorksteadError,
-)
-from workstead.model.names import check_part, parse_id
 from workstead.model.source import parse as parse_source
 
 try:
@@ -830,7 +830,7 @@ class Remote:
 
 
 class RemoteSession:
-    """A workspace in the hands of a chat product; see `verbs/session.py`."""
+    """A workspace in the hands of a chat product; see `flows/session.py`."""
 
     def __init__(self, remote: Remote, id: str) -> None:
         self._remote = remote
@@ -859,7 +859,7 @@ class RemoteSession:
 
 
 class RemoteConversation:
-    """A hand on the terminal of a run; see `verbs/attend.py`."""
+    """A hand on the terminal of a run; see `verbs/run_io.py`."""
 
     def __init__(self, remote: Remote, run_id: str) -> None:
         self._remote, self._target = remote, f"{_run_at(run_id)}/terminal"

@@ -8,10 +8,10 @@ import sys
 
 def main() -> None:
     """Open the home and run the command to its end. The settings are in the environment, made by whoever started us."""
-    from workstead.home import Home
+    from workstead.core.home import Home
+    from workstead.core.run_supervision import supervise
     from workstead.model.event import Caller
     from workstead.settings import load_settings
-    from workstead.verbs.run import supervise
 
     _, home_path, run_id = sys.argv
     os.chdir("/")

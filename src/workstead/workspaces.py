@@ -11,38 +11,30 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any, Protocol, Self
 
-    from workstead.archives.read import Contents
     from workstead.model.approval import Approval
-    from workstead.model.change import Change, Diff, FileChange, Overlap
-    from workstead.model.edit import Edit
+    from workstead.model.archive import Archived, Contents, KnownArchive
+    from workstead.model.change import Applied, Change, Diff, FileChange, Overlap
+    from workstead.model.edit import Edit, Edited
     from workstead.model.event import Event
+    from workstead.model.explanation import Explanation
+    from workstead.model.file import Entry, Found, Gone, Matches, Named, Stat, Tree, Written
+    from workstead.model.folder import Folder, RecentFolder
+    from workstead.model.health import Finding, Probe
+    from workstead.model.machine import Mounted
+    from workstead.model.message import Message
     from workstead.model.operation import Operation
     from workstead.model.policy import Decision, Policy
     from workstead.model.race import Comparison, Race
-    from workstead.model.run import Command, Run
-    from workstead.model.snapshot import Snapshot
+    from workstead.model.retention import Candidate
+    from workstead.model.run import Command, Glance, Run
+    from workstead.model.session import Turn
+    from workstead.model.snapshot import Restored, Snapshot
+    from workstead.model.template import Template
     from workstead.model.token import Token
+    from workstead.model.usage import Usage, WorkspaceUsage
+    from workstead.model.verification import Verification
     from workstead.model.watch import Watching
     from workstead.model.workspace import Workspace
-    from workstead.snapshots.restore import Restored
-    from workstead.store.log import Verification
-    from workstead.system.files import Entry, Gone, Stat, Written
-    from workstead.system.search import Found, Matches, Named
-    from workstead.system.walk import Tree
-    from workstead.verbs.apply import Applied
-    from workstead.verbs.archive import Archived, KnownArchive
-    from workstead.verbs.attend import Glance
-    from workstead.verbs.doctor import Probe
-    from workstead.verbs.edit import Edited
-    from workstead.verbs.machines import Mounted
-    from workstead.verbs.mail import Message
-    from workstead.verbs.recent import Folder, RecentFolder
-    from workstead.verbs.repair import Finding
-    from workstead.verbs.session import Turn
-    from workstead.verbs.sweep import Candidate
-    from workstead.verbs.template import Template
-    from workstead.verbs.usage import Usage, WorkspaceUsage
-    from workstead.verbs.why import Explanation
 
     class Download(Protocol):
         """An open file of any size; to be closed."""

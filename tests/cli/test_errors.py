@@ -19,8 +19,8 @@ from needs import need_root
 from situations import NOBODY, directories_of, fork, names_in, remount, tiny_disk, wait
 from waiting import wait_until
 from workstead.cli import main
+from workstead.core.home import Home
 from workstead.errors import BY_CODE
-from workstead.home import Home
 from workstead.settings import Settings
 
 from .aw_command import Answer, Aw, program

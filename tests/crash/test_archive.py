@@ -12,12 +12,12 @@ import pytest
 
 import workstead
 from situations import check_after_crash, killed_at_effect, names_in, tiny_disk
+from workstead.core.snapshots import of_workspace
+from workstead.core.states import open_store
 from workstead.errors import DiskFull
 from workstead.local import Local
 from workstead.settings import Settings
-from workstead.snapshots.collect import verify
-from workstead.verbs.snapshot import of_workspace
-from workstead.verbs.state import open_store
+from workstead.snapshots.gc import verify
 
 STRIDE = int(os.environ.get("AW_CRASH_STRIDE", "1"))  # effects to go on by
 

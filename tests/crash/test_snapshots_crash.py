@@ -28,7 +28,7 @@ from workstead.errors import DiskFull
 from workstead.model.change import Plan
 from workstead.snapshots import apply as applying
 from workstead.snapshots.apply import apply_plan, finish_apply
-from workstead.snapshots.collect import collect, verify
+from workstead.snapshots.gc import collect, verify
 from workstead.snapshots.journal import drop_journal
 from workstead.snapshots.merge import Folder, plan_merge
 from workstead.snapshots.objects import Store

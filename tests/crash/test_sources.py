@@ -20,7 +20,7 @@ from sources.yard import listing, mounts_in, repository
 from workstead.errors import WorkspaceBusy
 from workstead.local import Local
 from workstead.settings import Settings
-from workstead.system import stack
+from workstead.system.overlay import stack
 
 MANY = 1000 if os.environ.get("AW_LOAD") == "full" else 200  # read now: a test's environment is empty
 TEXT = "work that nobody wants to lose"
@@ -253,7 +253,7 @@ def test_after_a_reboot_everything_is_there(
     workspaces.destroy("t/1", force=True)
     workspaces.let_go()
     unmount_all(home_path)
-    monkeypatch.setattr("workstead.system.boot._ids", ["another-boot"])
+    monkeypatch.setattr("workstead.system.kernel.boot._ids", ["another-boot"])
     with workstead.open(home_path, settings=settings) as again:
         workspaces_left = [each.id for each in again.list()]
         assert {id: files(again, id) for id in workspaces_left} == {id: several[id] for id in workspaces_left}

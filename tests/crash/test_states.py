@@ -17,11 +17,11 @@ import workstead
 from needs import need_root
 from origins import git, make_desk, make_origin, read, unapplied, write
 from situations import check_after_crash, fork, is_effect, wait
+from workstead.core.snapshots import of_workspace
+from workstead.core.states import open_store
 from workstead.local import Local
 from workstead.settings import Settings
-from workstead.snapshots.collect import verify
-from workstead.verbs.snapshot import of_workspace
-from workstead.verbs.state import open_store
+from workstead.snapshots.gc import verify
 
 MOST = int(os.environ.get("AW_CRASH_POINTS", "16"))  # kills of each act; more of them are spread over the same effects
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from people import Person
+from workstead.core import lookup, run_start, runs
 from workstead.errors import ApprovalRequired, FileChanged, LimitExceeded
 from workstead.local import Local
 from workstead.model.text import quoted
-from workstead.verbs import run as running
-from workstead.verbs import show
 
 INSIDE = "/mnt/workspace/work"
 PADDING = ["x"] * 69
@@ -111,15 +110,15 @@ def asked_for(agent: Local, desk: str, command: list[str], **options: object) ->
 def test_a_file_that_changes_after_the_grant_was_used_is_not_run(workspaces: Local, desk: str) -> None:
     """The look at the moment of execution: what was approved is not there any more, or is there for the first time."""
     home = workspaces._home
-    workspace = show.get(home, desk)
-    from workstead.verbs.named import named_files
+    workspace = lookup.get(home, desk)
+    from workstead.core.command_files import named_files
 
-    spec = running.checked(home, running.RunSpec(command=["sh", "s.sh", "later.sh"]))
+    spec = run_start.checked(home, runs.RunSpec(command=["sh", "s.sh", "later.sh"]))
     bound = named_files(home, workspace, spec)
     assert list(bound) == [f"{INSIDE}/s.sh"]
 
     def ends(**approved: str) -> tuple[int | None, str]:
-        run = running.start(home, workspace, spec.replace(bound=approved))
+        run = run_start.start(home, workspace, spec.replace(bound=approved))
         ended = workspaces.wait(run.id, timeout_seconds=60)
         return ended.exit_code, str((ended.error or {}).get("code", ""))
 
@@ -130,11 +129,11 @@ def test_a_file_that_changes_after_the_grant_was_used_is_not_run(workspaces: Loc
 
 
 def test_a_kept_box_looks_again_too(workspaces: Local, agent: Local, desk: str) -> None:
-    from workstead.verbs.named import check_unchanged, named_files
+    from workstead.core.command_files import check_unchanged, named_files
 
     home = workspaces._home
-    workspace = show.get(home, desk)
-    spec = running.RunSpec(command=["sh", "s.sh"])
+    workspace = lookup.get(home, desk)
+    spec = runs.RunSpec(command=["sh", "s.sh"])
     spec = spec.replace(bound=named_files(home, workspace, spec))
     check_unchanged(home, workspace, spec)
     workspaces.write_file(desk, "work/s.sh", "echo evil\n")

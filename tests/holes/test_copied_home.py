@@ -12,9 +12,9 @@ import pytest
 from people import Person
 
 UNGUARDED = """
-import workstead.home
-workstead.home.Home.check_place = lambda home: None
-workstead.home._find_original = lambda home: ""
+import workstead.core.home
+workstead.core.home.Home.check_place = lambda home: None
+workstead.core.home._find_original = lambda home: ""
 from workstead.cli import command
 command()
 """

@@ -11,8 +11,8 @@ import pytest
 from people import Person
 from waiting import wait_until
 from workstead.model.enforcement import Enforcement, Limits
-from workstead.system import control, process, supervisor
-from workstead.system.process import Launch
+from workstead.system.process import spawn, supervisor, supervisor_client
+from workstead.system.process.spawn import Launch
 
 OPEN = """
 import os, resource
@@ -56,7 +56,7 @@ def test_a_run_does_not_take_the_machines_last_files(
     directory.mkdir(mode=0o700)
     program = HOARD if state == "failed" else HOARD.replace("600", "0.5")
     argv = ("/usr/bin/python3", "-c", program)
-    process.fork_detached(
+    spawn.fork_detached(
         lambda: supervisor.supervise(
             lambda _: Launch(argv=argv, environment={"PATH": "/usr/bin:/bin"}),
             supervisor.Order(directory=str(directory), name=f"aw-test-{os.getpid()}", limits=Limits(open_files=1000)),
@@ -64,8 +64,8 @@ def test_a_run_does_not_take_the_machines_last_files(
             supervisor.Hooks(),
         )
     )
-    wait_until(lambda: control.find_result(str(directory)))
-    result = control.find_result(str(directory))
+    wait_until(lambda: supervisor_client.find_result(str(directory)))
+    result = supervisor_client.find_result(str(directory))
     assert result
     assert result.state == state, result.reason
     assert result.reason.startswith("open files") == (state == "failed")

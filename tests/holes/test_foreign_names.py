@@ -8,7 +8,7 @@ from pathlib import Path
 
 from people import Person
 from workstead.sources.overlay import expand
-from workstead.system.paths import rename_exchange
+from workstead.system.files.root import rename_exchange
 
 SECRET = "the-owner's-token-9f2c"
 HOLE_BYTES = 64 << 20

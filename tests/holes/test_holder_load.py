@@ -14,14 +14,14 @@ import pytest
 from people import Person
 from waiting import wait_until
 from workstead.local import Local
-from workstead.page import board
-from workstead.page.board import Board
-from workstead.system.holder import Holder
+from workstead.page import live_rows
+from workstead.page.live_rows import Board
+from workstead.system.overlay.mount_daemon import Holder
 
 MANY = """
 import os, pathlib, signal, threading, traceback
 import workstead
-from workstead.system.holder import Holder
+from workstead.system.overlay.mount_daemon import Holder
 workspaces = workstead.open({home!r})
 ids = [workspaces.create("overlay:{origin}", id=f"load/w{{number}}").id for number in range(20)]
 failures = []
@@ -92,7 +92,7 @@ def _is_waiting_in_the_kernel(thread: threading.Thread) -> bool:
 def test_a_failed_round_does_not_end_the_thread_that_measures(
     workspaces: Local, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(board, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(live_rows, "_RETRY_SECONDS", 0.01)
     desk = workspaces.create(id="t/a")
     shown = Board(workspaces)
     measured, rounds = shown._workspaces.usage_of, []

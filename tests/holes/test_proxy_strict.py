@@ -13,8 +13,8 @@ import pytest
 from people import Person
 from workstead.errors import Invalid, InvalidSource
 from workstead.local import Local
-from workstead.system import proxy
-from workstead.system.addresses import is_host_name, is_public, parse_port
+from workstead.system.process import proxy
+from workstead.system.process.addresses import is_host_name, is_public, parse_port
 
 SECRET = "Bearer s3cr3t"
 

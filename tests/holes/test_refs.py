@@ -14,7 +14,7 @@ import pytest
 
 from people import Person
 from workstead.model.source import is_branch_name
-from workstead.system.repository import Repository, find_ref, head_of
+from workstead.system.git.repository import Repository, find_ref, head_of
 
 SECRET = "the-secret-of-the-host"
 GIT = "git -c init.defaultBranch=main -c user.name=t -c user.email=t@example.com"

@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from people import Person
+from workstead.core import approval_requests
 from workstead.errors import ApprovalRequired, TooManyApprovals
 from workstead.local import Local
 from workstead.model.tally import MOST_KEYS, Tally
-from workstead.verbs import ask
 
 ASK = """
 import sys
@@ -52,7 +52,7 @@ def test_previews_that_wait_are_limited_in_size(workspaces: Local, monkeypatch: 
     workspaces.create(id="t/a")
     workspaces.write_file("t/a", "work/f", "first\n")
     agent = workspaces.acting_as("run", agent_of="t/a")
-    monkeypatch.setattr(ask, "MAX_OPEN_BYTES", 80_000)
+    monkeypatch.setattr(approval_requests, "MAX_OPEN_BYTES", 80_000)
     for number in range(3):
         with pytest.raises(ApprovalRequired):
             agent.write_file("t/a", "work/f", f"{number}\n" * 9_900)
@@ -97,6 +97,6 @@ def test_a_tally_says_everything_in_few_words() -> None:
 
 
 def test_the_server_writes_few_lines_for_many_refusals() -> None:
-    program = "from workstead.server.journal import note_refusal\nfor _ in range(10000): note_refusal('x', path='/')"
+    program = "from workstead.server.access_log import note_refusal\nfor _ in range(10000): note_refusal('x', path='/')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert len(done.stderr.splitlines()) <= 60  # thirty in each of the minutes that it may touch

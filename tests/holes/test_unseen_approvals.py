@@ -10,13 +10,13 @@ import pytest
 
 import workstead
 from people import Person
+from workstead.core.previews import MAX_LINES
 from workstead.errors import ApprovalRequired, ApprovalUnseen
 from workstead.local import Local
 from workstead.model.approval import Approval
 from workstead.model.policy import literal, matches
 from workstead.server.serve import Background
 from workstead.settings import Settings
-from workstead.verbs.preview import MAX_LINES
 
 SCRIPT = """
 import json

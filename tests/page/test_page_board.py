@@ -9,8 +9,8 @@ import pytest
 
 from waiting import wait_until
 from workstead.local import Local
-from workstead.page import board as boards
-from workstead.page.board import Board
+from workstead.page import live_rows as boards
+from workstead.page.live_rows import Board
 
 
 @pytest.fixture

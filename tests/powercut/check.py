@@ -19,7 +19,7 @@ import workstead
 from workstead.errors import WorksteadError
 from workstead.local import Local
 from workstead.settings import load_settings
-from workstead.system import boot
+from workstead.system.kernel import boot
 
 problems: list[str] = []
 

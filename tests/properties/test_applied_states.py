@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 
 import workstead
 from needs import need_root
+from workstead.core.snapshots import of_workspace
+from workstead.core.states import open_store
 from workstead.errors import FileNotFound, OriginMoved
 from workstead.local import Local
 from workstead.settings import load_settings
-from workstead.snapshots.collect import verify
-from workstead.verbs.snapshot import of_workspace
-from workstead.verbs.state import open_store
+from workstead.snapshots.gc import verify
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "snapshots"))
 

@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "snapshots"))
 
 from desks import Description, Desk, describe
 
-from workstead.snapshots.collect import collect, verify
 from workstead.snapshots.diff import diff
 from workstead.snapshots.entries import CHUNK, Entry, decode_tree, encode_entry, encode_tree, split_tree
-from workstead.snapshots.lines import edits, groups, merge, with_groups
+from workstead.snapshots.gc import collect, verify
+from workstead.snapshots.text_diff import edits, groups, merge, with_groups
 from workstead.snapshots.trees import compare
 
 NAMES = [b"a", b"b", b"c.txt", b".git", b"with space", b"new\nline", b"\xff\xfe", "ünï".encode(), b"-rf"]

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from watched import Model, kinds_in, settled
-from workstead.system.known import Tree
-from workstead.system.watching import Watcher
+from workstead.system.watch.watch_tree import Tree
+from workstead.system.watch.watcher import Watcher
 
 NAMES = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
 STEPS = st.one_of(

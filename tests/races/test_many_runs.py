@@ -17,7 +17,7 @@ import pytest
 from needs import need_program
 from waiting import wait_until
 from workstead.local import Local
-from workstead.system import process
+from workstead.system.process import spawn
 
 FULL = os.environ.get("AW_LOAD") == "full"
 AT_ONCE = 200 if FULL else 60
@@ -162,7 +162,7 @@ def test_a_kill_at_any_moment_leaves_an_end_in_the_log_and_no_process(
         time.sleep(dice.uniform(0, 0.3))
         known = [run.id for run in workspaces.runs(desk.id)]
         runner = find_runner(home_path, known[-1]) if known else None
-        below = process.descendants(runner) if runner else []
+        below = spawn.descendants(runner) if runner else []
         victims = {
             "command line": [door.pid],
             "runner": [runner] if runner else [],

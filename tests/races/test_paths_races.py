@@ -22,10 +22,10 @@ import pytest
 
 from needs import need_root
 from workstead.errors import WorksteadError
-from workstead.system import files, search, walk
-from workstead.system.libc import libc
-from workstead.system.paths import Root
-from workstead.system.walk import Limits
+from workstead.system.files import operations, search, walk
+from workstead.system.files.root import Root
+from workstead.system.files.walk import Limits
+from workstead.system.kernel.libc import libc
 
 CALLS = int(os.environ.get("AW_RACE_CALLS", "150"))
 SWAPS = 50  # the least that the attacker does during each verb
@@ -117,7 +117,7 @@ class Attacker:
 
 
 def _stream(root: Root, path: str) -> bytes:
-    with files.open_reader(root, path) as reader:
+    with operations.open_reader(root, path) as reader:
         return b"".join(reader)
 
 
@@ -137,52 +137,53 @@ FEW = Limits(max_seconds=2)
 
 
 VERBS: dict[str, Callable[[Root, Scene], object]] = {
-    "read": lambda root, at: files.read(root, at.file),
-    "read-range": lambda root, at: files.read(root, at.file, start=1, length=3),
+    "read": lambda root, at: operations.read(root, at.file),
+    "read-range": lambda root, at: operations.read(root, at.file, start=1, length=3),
     "stream": lambda root, at: _stream(root, at.file),
-    "digest": lambda root, at: files.digest(root, at.file),
-    "stat": lambda root, at: files.stat(root, at.file),
-    "list": lambda root, at: files.list_directory(root, at.folder),
+    "digest": lambda root, at: operations.digest(root, at.file),
+    "stat": lambda root, at: operations.stat(root, at.file),
+    "list": lambda root, at: operations.list_directory(root, at.folder),
     "tree": lambda root, at: walk.tree(root, at.folder, limits=FEW),
     "tree-json": lambda root, at: b"".join(walk.tree_json(root, at.folder, limits=FEW)),
     "usage": lambda root, at: walk.usage(root, limits=FEW),
     "find-names": lambda root, at: search.find_names(root, "*", at.folder, limits=FEW),
     "find-text": lambda root, at: search.find_text(root, "CANARY", limits=FEW).matches,
-    "write": lambda root, at: files.write(root, at.file, b"inside"),
+    "write": lambda root, at: operations.write(root, at.file, b"inside"),
     "append": lambda root, at: _then_back(
-        lambda: files.append(root, at.file, b"!"), lambda: files.write(root, at.file, b"inside")
+        lambda: operations.append(root, at.file, b"!"), lambda: operations.write(root, at.file, b"inside")
     ),
     "create": lambda root, at: _then_back(
-        lambda: files.write(root, f"{at.folder}/new", b"x", create_only=True),
-        lambda: files.delete(root, f"{at.folder}/new"),
+        lambda: operations.write(root, f"{at.folder}/new", b"x", create_only=True),
+        lambda: operations.delete(root, f"{at.folder}/new"),
     ),
     "write-parents": lambda root, at: _then_back(
-        lambda: files.write(root, f"{at.folder}/p/q/new", b"x", parents=True),
-        lambda: files.delete(root, f"{at.folder}/p", recursive=True),
+        lambda: operations.write(root, f"{at.folder}/p/q/new", b"x", parents=True),
+        lambda: operations.delete(root, f"{at.folder}/p", recursive=True),
     ),
     "mkdir-parents": lambda root, at: _then_back(
-        lambda: files.make_directory(root, f"{at.folder}/m/n/o", parents=True),
-        lambda: files.delete(root, f"{at.folder}/m", recursive=True),
+        lambda: operations.make_directory(root, f"{at.folder}/m/n/o", parents=True),
+        lambda: operations.delete(root, f"{at.folder}/m", recursive=True),
     ),
     "delete": lambda root, at: _then_back(
-        lambda: files.delete(root, f"{at.folder}/t/f"), lambda: files.write(root, f"{at.folder}/t/f", b"x")
+        lambda: operations.delete(root, f"{at.folder}/t/f"), lambda: operations.write(root, f"{at.folder}/t/f", b"x")
     ),
     "delete-tree": lambda root, at: _then_back(
-        lambda: files.delete(root, f"{at.folder}/t", recursive=True),
-        lambda: files.write(root, f"{at.folder}/t/f", b"x", parents=True),
+        lambda: operations.delete(root, f"{at.folder}/t", recursive=True),
+        lambda: operations.write(root, f"{at.folder}/t/f", b"x", parents=True),
     ),
     "move-in": lambda root, at: _then_back(
-        lambda: files.move(root, "mv", f"{at.folder}/got"),
-        lambda: files.delete(root, f"{at.folder}/got"),
-        lambda: files.write(root, "mv", b"x"),
+        lambda: operations.move(root, "mv", f"{at.folder}/got"),
+        lambda: operations.delete(root, f"{at.folder}/got"),
+        lambda: operations.write(root, "mv", b"x"),
     ),
     "move-over": lambda root, at: _then_back(
-        lambda: files.move(root, "mv", f"{at.folder}/got", replace=True), lambda: files.write(root, "mv", b"x")
+        lambda: operations.move(root, "mv", f"{at.folder}/got", replace=True),
+        lambda: operations.write(root, "mv", b"x"),
     ),
     "move-out": lambda root, at: _then_back(
-        lambda: files.move(root, f"{at.folder}/t", "taken"),
-        lambda: files.delete(root, "taken", recursive=True),
-        lambda: files.write(root, f"{at.folder}/t/f", b"x", parents=True),
+        lambda: operations.move(root, f"{at.folder}/t", "taken"),
+        lambda: operations.delete(root, "taken", recursive=True),
+        lambda: operations.write(root, f"{at.folder}/t/f", b"x", parents=True),
     ),
 }
 
@@ -256,11 +257,11 @@ def test_deleting_a_tree_whose_directories_turn_into_links_stays_inside(box: str
             for _ in range(max(200, CALLS // 10)):
                 for path in ("x/inner/deep/f", "x/inner/f"):
                     try:
-                        files.write(root, path, b"x", parents=True)
+                        operations.write(root, path, b"x", parents=True)
                     except WorksteadError:
                         continue
-                files.delete(root, "x", recursive=True)
-                files.make_directory(root, "x/inner", parents=True)
+                operations.delete(root, "x", recursive=True)
+                operations.make_directory(root, "x/inner", parents=True)
                 os.symlink("../../outside", f"{box}/ws/x/other")
     assert outside_state(box) == before
 

@@ -23,7 +23,7 @@ from desks import Desk
 
 from workstead.errors import WorksteadError
 from workstead.snapshots.apply import apply_plan, reverse
-from workstead.snapshots.collect import verify
+from workstead.snapshots.gc import verify
 from workstead.snapshots.merge import Folder, plan_merge
 
 SECONDS = 1.5

@@ -25,10 +25,11 @@ from collections.abc import Callable, Iterator, Sequence
 from needs import need
 from workstead.errors import SandboxUnavailable
 from workstead.model.enforcement import Limits
-from workstead.sandboxes import Confinement, Machines, contract, driver, vm
-from workstead.system import control, frames, process, proxy, supervisor
-from workstead.system.supervisor import Hooks, Order, Result
-from workstead.system.vm import machines
+from workstead.sandboxes import Confinement, Machines, contract, driver
+from workstead.sandboxes.vm import driver as vm
+from workstead.sandboxes.vm import machines
+from workstead.system.process import frames, proxy, spawn, supervisor, supervisor_client
+from workstead.system.process.supervisor import Hooks, Order, Result
 
 ORDINARY = 12345
 # built once, for all tests and test runs of this checkout
@@ -38,8 +39,8 @@ GUESTS = f"{tempfile.gettempdir()}/workstead-test-guests-{os.geteuid()}-{zlib.cr
 for _name in (
     "encodings.ascii", "encodings.idna", "encodings.latin_1", "fcntl", "ipaddress", "resource", "select", "ssl",
     "termios", "threading", "traceback", "workstead.sandboxes.none", "workstead.sandboxes.bubblewrap",
-    "workstead.sandboxes.vm", "workstead.system.box",
-    "workstead.system.landlock", "workstead.system.shim", "workstead.system.stage", "workstead.system.proxy",
+    "workstead.sandboxes.vm.driver", "workstead.system.process.command_server",
+    "workstead.system.kernel.landlock", "workstead.system.process.shim", "workstead.system.process.staged_root", "workstead.system.process.proxy",
 ):  # fmt: skip
     importlib.import_module(_name)
 
@@ -53,7 +54,7 @@ def in_child(uid: int, body: Callable[[], object], *, timeout: float = 60) -> ob
         try:
             os.close(read_end)
             if uid != os.geteuid():
-                process.step_down(uid, uid)
+                spawn.step_down(uid, uid)
             os.setsid()
             answer = {"value": body()}
         except BaseException as error:
@@ -114,7 +115,7 @@ class Attendant(threading.Thread):
     def run(self) -> None:
         try:
             self._wait(lambda: os.path.exists(f"{self.directory}/control"), "its control socket")
-            with control.connect(self.directory) as self.connection:
+            with supervisor_client.connect(self.directory) as self.connection:
                 self.send(frames.HELLO, b"i")
                 self.act(self)
                 self._wait(lambda: False, "its end")  # whoever goes takes the input along
@@ -144,7 +145,7 @@ class Attendant(threading.Thread):
     def _wait(self, is_so: Callable[[], bool], what: str, seconds: float = 60) -> None:
         end = time.monotonic() + seconds
         while not is_so():
-            if control.find_result(self.directory) is not None:
+            if supervisor_client.find_result(self.directory) is not None:
                 raise _Ended(f"the run ended before {what}")
             assert time.monotonic() < end, f"waited {seconds} seconds for {what}"
             time.sleep(0.02)

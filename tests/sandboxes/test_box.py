@@ -14,9 +14,9 @@ from waiting import wait_until
 from workstead.errors import Invalid, SandboxUnavailable
 from workstead.model.enforcement import Enforcement, Limits
 from workstead.sandboxes import Confinement, driver
-from workstead.system import box, control, process, supervisor
-from workstead.system.box import Box
-from workstead.system.supervisor import Hooks, Order
+from workstead.system.process import command_server, spawn, supervisor, supervisor_client
+from workstead.system.process.command_server import Box
+from workstead.system.process.supervisor import Hooks, Order
 
 WORK = "/mnt/workspace/work"
 
@@ -30,17 +30,19 @@ def start_box(host: Scene, **limits: object) -> tuple[str, int]:
 
     def body() -> None:
         if host.uid != os.geteuid():
-            process.step_down(host.uid, host.uid)
-        listener = box.listen(directory)
+            spawn.step_down(host.uid, host.uid)
+        listener = command_server.listen(directory)
         with driver("bubblewrap").enter(Confinement(workspace=host.workspace)) as cell:
             supervisor.supervise(
-                lambda rlimits: cell.launch(box.server_command(30), rlimits=rlimits, first=True, pass_on=(listener,)),
+                lambda rlimits: cell.launch(
+                    command_server.server_command(30), rlimits=rlimits, first=True, pass_on=(listener,)
+                ),
                 Order(directory=directory, name=f"aw-test-box-{os.getpid()}", limits=Limits(**limits)),  # type: ignore[arg-type]
                 Enforcement(sandbox="bubblewrap"),
                 Hooks(),
             )
 
-    pid = process.fork_detached(body)
+    pid = spawn.fork_detached(body)
     wait_until(lambda: os.path.exists(os.path.join(directory, "box")))
     return directory, pid
 
@@ -49,18 +51,20 @@ def start_box(host: Scene, **limits: object) -> tuple[str, int]:
 def warm(host: Scene) -> Iterator[Box]:
     directory, _ = start_box(host)
     yield Box(directory, host.agent)
-    assert control.request_stop(directory, at_once=True)
-    while control.find_supervisor(directory) is not None:
+    assert supervisor_client.request_stop(directory, at_once=True)
+    while supervisor_client.find_supervisor(directory) is not None:
         time.sleep(0.01)
 
 
-def sh(warm: Box, script: str, **options: object) -> box.Answer:
+def sh(warm: Box, script: str, **options: object) -> command_server.Answer:
     return warm.run(["/bin/bash", "-c", script], directory=WORK, **options)  # type: ignore[arg-type]
 
 
 def test_a_command_and_its_answer(warm: Box) -> None:
     answer = sh(warm, "pwd; echo err >&2; echo $EXTRA; exit 3", environment={"EXTRA": "more"})
-    assert answer == box.Answer(exit_code=3, stdout=f"{WORK}\nmore\n".encode(), stderr=b"err\n", output_bytes=29)
+    assert answer == command_server.Answer(
+        exit_code=3, stdout=f"{WORK}\nmore\n".encode(), stderr=b"err\n", output_bytes=29
+    )
 
 
 def test_one_after_the_other_sees_what_was_written(warm: Box) -> None:
@@ -129,7 +133,7 @@ def test_a_box_that_is_gone_says_so(host: Scene) -> None:
     time.sleep(0.1)
     with pytest.raises(SandboxUnavailable):
         one.run(["true"], directory=WORK)
-    assert control.forget(f"aw-test-box-{pid}")
+    assert supervisor_client.forget(f"aw-test-box-{pid}")
 
 
 def test_many_commands_leak_nothing(warm: Box) -> None:

@@ -10,7 +10,7 @@ import pytest
 from needs import need
 from workstead.errors import Invalid, NotADirectory, Refused, SandboxUnavailable, WorksteadError
 from workstead.sandboxes import Confinement, Mount, bubblewrap, choose, driver
-from workstead.system import launcher
+from workstead.system.process import find_bwrap
 
 
 @pytest.fixture
@@ -86,16 +86,16 @@ def test_a_launcher_that_others_could_change_is_not_taken(tmp_path: Path) -> Non
     program = tmp_path / "bwrap"
     program.write_bytes(b"--disable-userns --size")
     program.chmod(0o777)
-    assert not launcher.is_trusted(str(program))
+    assert not find_bwrap.is_trusted(str(program))
     program.chmod(0o755)
-    assert launcher.is_trusted(str(program))
-    assert not launcher.is_trusted(str(tmp_path))
-    assert not launcher.is_trusted(str(tmp_path / "absent"))
+    assert find_bwrap.is_trusted(str(program))
+    assert not find_bwrap.is_trusted(str(tmp_path))
+    assert not find_bwrap.is_trusted(str(tmp_path / "absent"))
 
 
 def test_without_a_launcher_it_is_unavailable(workspace: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "PLACES", ())
-    monkeypatch.setattr(launcher, "find_bundled", lambda: "")
+    monkeypatch.setattr(find_bwrap, "PLACES", ())
+    monkeypatch.setattr(find_bwrap, "find_bundled", lambda: "")
     with pytest.raises(SandboxUnavailable) as caught, bubblewrap.enter(Confinement(workspace=workspace)):
         pass
     assert "apt install bubblewrap" in caught.value.hint
@@ -106,7 +106,7 @@ def test_without_a_launcher_it_is_unavailable(workspace: str, monkeypatch: pytes
 
 
 def test_a_broken_launcher_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "find_launcher", lambda: "/bin/false")
+    monkeypatch.setattr(find_bwrap, "find_launcher", lambda: "/bin/false")
     reason = bubblewrap.probe()
     assert reason is not None
     assert "could not build the sandbox" in reason

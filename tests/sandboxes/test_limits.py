@@ -10,7 +10,7 @@ from scene import Scene, find_processes
 
 from needs import need
 from workstead.model.enforcement import Limits
-from workstead.system import cgroups
+from workstead.system.kernel import cgroups
 
 PLAIN = Limits(wall_seconds=20, grace_seconds=0.3)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from scene import Outcome, Scene
 
-from workstead.system.proxy import Rule
+from workstead.system.process.proxy import Rule
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

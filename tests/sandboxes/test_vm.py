@@ -17,8 +17,8 @@ from scene import Attendant, Outcome, Scene
 from test_work import test_a_mount_that_a_process_of_the_user_holds_appears as holds
 
 from workstead.model.enforcement import Limits
-from workstead.system import frames, process
-from workstead.system.vm import machines
+from workstead.sandboxes.vm import machines
+from workstead.system.process import frames, spawn
 
 PLAIN = Limits(wall_seconds=60, grace_seconds=0.5)
 
@@ -78,7 +78,7 @@ def test_no_descriptor_and_no_variable_of_the_host_is_inside(machine: Scene, mon
 def test_what_root_in_the_guest_could_leave_does_no_harm(machine: Scene) -> None:
     """QEMU is nobody special: what it makes for a guest, whoever is root in there, belongs to the agent's user."""
     (found,) = machines.find_all(machine.machines, "mine") or _start(machine)
-    (pid,) = [pid for pid in process.descendants(found.pid) if _name(pid) == "qemu-system-x86"]
+    (pid,) = [pid for pid in spawn.descendants(found.pid) if _name(pid) == "qemu-system-x86"]
     with open(f"/proc/{pid}/status") as file:
         status = {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
     assert status["Uid"].split() == [str(machine.agent)] * 4

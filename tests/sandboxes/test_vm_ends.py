@@ -23,10 +23,11 @@ from scene import GUESTS, Outcome, Scene, a_host, need_guest
 from needs import need_root
 from waiting import wait_until
 from workstead.model.enforcement import Limits
-from workstead.sandboxes import Machines, vm
-from workstead.system import cgroups, process
-from workstead.system.vm import agent, guest, kvm, machines
-from workstead.system.vm.archive import Archive
+from workstead.sandboxes import Machines
+from workstead.sandboxes.vm import agent, driver, guest, kvm, machines
+from workstead.sandboxes.vm.initramfs import Archive
+from workstead.system.kernel import cgroups
+from workstead.system.process import spawn
 
 OWNER = f"frail-{os.getpid()}"  # other processes test too
 SABOTAGE = """
@@ -66,7 +67,7 @@ def tampered(host: Scene) -> Machines:
     cache = f"{host.base}/tampered"
     tamper(cache, SABOTAGE)
     asked = host.kept(owner=OWNER, cache=cache, patience_seconds=60.0)
-    assert vm.make_ready(asked, host.agent, lambda _: None).state is not None
+    assert driver.make_ready(asked, host.agent, lambda _: None).state is not None
     return asked
 
 
@@ -81,7 +82,7 @@ def tamper(cache: str, more: str) -> None:
     with open(f"{cache}/{os.path.basename(found.directory)}/initramfs", "ab") as image:
         image.write(bytes(-image.tell() % 512))
         archive = Archive(image)
-        archive.file("agent/workstead/system/vm/agent.py", text.encode())
+        archive.file("agent/workstead/sandboxes/vm/agent.py", text.encode())
         archive.end()
 
 
@@ -130,7 +131,7 @@ def during(host: Scene, asked: Machines, deed: Callable[[machines.Found], None])
 
 
 def the_qemu(found: machines.Found) -> int:
-    (pid,) = [pid for pid in process.descendants(found.pid) if pid in _qemus()]
+    (pid,) = [pid for pid in spawn.descendants(found.pid) if pid in _qemus()]
     return pid
 
 
@@ -156,7 +157,7 @@ def test_a_hung_guest_is_told(host: Scene, frail: Machines) -> None:
 @pytest.mark.parametrize("who", ["keeper", "relay"])
 def test_killing_who_keeps_it_ends_it(host: Scene, frail: Machines, who: str) -> None:
     def deed(found: machines.Found) -> None:
-        relay = next(pid for pid in process._children(found.pid) if pid not in (found.qemu,))
+        relay = next(pid for pid in spawn._children(found.pid) if pid not in (found.qemu,))
         os.kill(found.pid if who == "keeper" else relay, signal.SIGKILL)
 
     outcome = during(host, frail, deed)
@@ -179,10 +180,10 @@ def test_killing_the_supervisor_ends_the_command_and_not_the_machine(host: Scene
 
     def body() -> None:
         if host.uid != os.geteuid():
-            process.step_down(host.uid, host.uid)
+            spawn.step_down(host.uid, host.uid)
         supervise(directory, asked, ["/bin/bash", "-c", script], sandbox="vm/tcg", limits=limits)
 
-    pid = process.fork_detached(body)
+    pid = spawn.fork_detached(body)
     wait_until(lambda: os.path.exists(f"{host.work}/tick"))
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: "tick" not in host.inside("cat /proc/*/cmdline", machines=frail).text)
@@ -202,7 +203,7 @@ def test_an_idle_machine_leaves(host: Scene, frail: Machines) -> None:
 def test_a_state_that_does_not_work_is_told_and_replaced(host: Scene, frail: Machines) -> None:
     cache = f"{host.base}/broken"
     shutil.copytree(GUESTS, cache, symlinks=True)
-    ready = vm.make_ready(frail.replace(cache=cache), host.agent, lambda _: None)
+    ready = driver.make_ready(frail.replace(cache=cache), host.agent, lambda _: None)
     assert ready.state is not None
     with open(ready.state, "r+b") as file:
         file.truncate(1 << 20)
@@ -351,11 +352,11 @@ def test_without_hardware_it_is_refused_unless_emulation_was_asked_for(
     monkeypatch.setattr(kvm, "ask", lambda *_: kvm.Answer(works=False, found="nothing runs in it"))
     with pytest.raises(AssertionError, match="KVM runs no guests here: nothing runs in it"):
         host.inside("true", machines=host.kept(emulation="refuse"))
-    allowed = vm._machine(host.confinement(), host.kept(emulation="allow"))
+    allowed = driver._machine(host.confinement(), host.kept(emulation="allow"))
     assert allowed.mode == "vm/tcg"
     monkeypatch.setattr(kvm, "ask", lambda *_: kvm.Answer(works=True, found="it runs"))
-    assert vm._machine(host.confinement(), host.kept(emulation="allow")).mode == "vm/kvm"
-    assert vm._machine(host.confinement(), host.kept(emulation="only")).mode == "vm/tcg"
+    assert driver._machine(host.confinement(), host.kept(emulation="allow")).mode == "vm/kvm"
+    assert driver._machine(host.confinement(), host.kept(emulation="only")).mode == "vm/tcg"
 
 
 def test_the_question_about_hardware_is_asked_once_per_boot(host: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ from needs import need, need_program
 from waiting import wait_until
 from workstead.model.enforcement import Limits
 from workstead.sandboxes import Mount
-from workstead.system.proxy import Rule
+from workstead.system.process.proxy import Rule
 
 __all__ = [
     "test_a_name_in_the_list_is_reached_by_a_tunnel",

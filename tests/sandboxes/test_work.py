@@ -14,8 +14,8 @@ from scene import Scene
 from needs import need, need_program
 from workstead.model.enforcement import Limits
 from workstead.sandboxes import Mount
-from workstead.system import process
-from workstead.system.libc import libc
+from workstead.system.kernel.libc import libc
+from workstead.system.process import spawn
 
 GENEROUS = Limits(wall_seconds=60, memory_bytes=4 << 30, processes=1024, file_bytes=4 << 30, needs_cgroup=False)
 
@@ -161,7 +161,7 @@ def test_a_mount_that_a_process_of_the_user_holds_appears(host: Scene) -> None:
     holder = os.fork()
     if holder == 0:
         try:
-            process.step_down(host.uid, host.uid)
+            spawn.step_down(host.uid, host.uid)
             libc.prctl(4, 1, 0, 0, 0)
             libc.unshare(0x10020000)
             maps = f"{host.uid} {host.uid} 1"

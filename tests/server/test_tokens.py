@@ -11,9 +11,9 @@ import pytest
 
 import workstead
 from workstead import errors
+from workstead.core import tokens
 from workstead.local import Local
 from workstead.server.serve import Background
-from workstead.verbs import tokens
 
 from .conftest import Wire
 

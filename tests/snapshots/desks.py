@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 from workstead.model.change import Change
-from workstead.model.snapshot import Overlay, Place, Stack, Taken, layer_root
+from workstead.model.snapshot import Overlay, Place, Restored, Stack, Taken, layer_root
 from workstead.snapshots.diff import diff
 from workstead.snapshots.objects import Store
-from workstead.snapshots.restore import Restored, restore
+from workstead.snapshots.restore import restore
 from workstead.snapshots.take import look, take
 from workstead.snapshots.trees import Tree
 

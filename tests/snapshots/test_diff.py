@@ -14,9 +14,9 @@ from desks import Desk, describe
 from needs import need_program
 from workstead.model.change import Change, Diff
 from workstead.snapshots.diff import diff, has_changes, is_in_git, render_names, render_stat, write_patch
-from workstead.snapshots.lines import edits, hunks, match, merge, split_lines
 from workstead.snapshots.patch import quote
 from workstead.snapshots.take import look
+from workstead.snapshots.text_diff import edits, hunks, match, merge, split_lines
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
 

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from needs import need
-from workstead.snapshots import lines
+from workstead.snapshots import text_diff
 from workstead.snapshots.unchanged import find_library
 
 
@@ -19,16 +19,16 @@ from workstead.snapshots.unchanged import find_library
 def kind(request: pytest.FixtureRequest) -> str:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "python":
-            patch.setattr(lines, "find_library", lambda: None)
+            patch.setattr(text_diff, "find_library", lambda: None)
         else:
             need(find_library() is not None, "the compiled part: sh requirements/compile")
         yield request.param
 
 
-def check(a: bytes, b: bytes) -> list[lines.Edit]:
+def check(a: bytes, b: bytes) -> list[text_diff.Edit]:
     """The edits, which lead from a to b, cover nothing twice and agree in lines and bytes."""
-    found = lines.edits(a, b)
-    old, new = lines.split_lines(a), lines.split_lines(b)
+    found = text_diff.edits(a, b)
+    old, new = text_diff.split_lines(a), text_diff.split_lines(b)
     result, at, at_b = [], 0, 0
     for a0, a1, b0, b1, from_a, to_a, from_b, to_b in found:
         assert a0 < a1 or b0 < b1
@@ -89,7 +89,7 @@ def test_one_changed_line_is_one_edit() -> None:
 
 
 def test_more_lines_than_the_bound_are_one_edit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "_MAX_LINES", 10)
+    monkeypatch.setattr(text_diff, "_MAX_LINES", 10)
     old = b"head\n" + b"".join(b"%d\n" % number for number in range(20)) + b"tail\n"
     new = b"head\n" + b"".join(b"%d\n" % (number * 2) for number in range(20)) + b"tail\n"
     assert [edit[:4] for edit in check(old, new)] == [(2, 21, 2, 21)]
@@ -100,9 +100,9 @@ def test_git_applies_the_hunks(tmp_path: Path) -> None:
     for number in range(40):
         old = b"".join(chance.choice([b"a\n", b"b\n", b"c\n", b"%d\n" % number, b"\xe9\xff\n"]) for _ in range(60))
         new = b"".join(
-            chance.choice([line, line, line, b"", b"new \xff\n"]) for line in lines.split_lines(old)
+            chance.choice([line, line, line, b"", b"new \xff\n"]) for line in text_diff.split_lines(old)
         ) + chance.choice([b"", b"end"])
-        body = b"".join(lines.hunks(old, new, chance.choice([0, 1, 3, 100])))
+        body = b"".join(text_diff.hunks(old, new, chance.choice([0, 1, 3, 100])))
         if not body:
             continue
         (tmp_path / "f").write_bytes(old)

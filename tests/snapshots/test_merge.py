@@ -16,8 +16,8 @@ from workstead.errors import Invalid, OriginMoved, Refused, WorksteadError
 from workstead.model.change import Plan
 from workstead.snapshots import apply
 from workstead.snapshots.apply import Outcome, reverse
-from workstead.snapshots.collect import collect
 from workstead.snapshots.commit import GitCommitTree, make_commit
+from workstead.snapshots.gc import collect
 from workstead.snapshots.journal import PREFIX
 from workstead.snapshots.merge import Folder, Since, plan_merge
 from workstead.snapshots.objects import Store

@@ -15,7 +15,7 @@ from desks import Desk, describe
 from situations import tiny_disk
 from workstead.errors import DiskFull, StoreDamaged, StoreFull
 from workstead.snapshots import packs
-from workstead.snapshots.collect import collect, stack_keys, verify
+from workstead.snapshots.gc import collect, stack_keys, verify
 from workstead.snapshots.objects import Store
 from workstead.snapshots.take import take
 

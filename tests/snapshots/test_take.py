@@ -15,8 +15,8 @@ from desks import Desk, describe
 
 from needs import need_root
 from workstead.model.snapshot import Limits, Place
-from workstead.snapshots.collect import verify
 from workstead.snapshots.entries import CHUNK
+from workstead.snapshots.gc import verify
 from workstead.snapshots.take import look, take
 from workstead.snapshots.trees import compare
 

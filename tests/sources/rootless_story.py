@@ -10,8 +10,8 @@ import time
 
 from sources.yard import Yard, as_agent, listing, mounts_in, random_tree, remove, repository, upset
 from workstead import sources
-from workstead.system import layers
-from workstead.system.holder import Holder
+from workstead.system.overlay import layers
+from workstead.system.overlay.mount_daemon import Holder
 
 
 def main(directory: str) -> None:

@@ -8,10 +8,10 @@ import sys
 
 import workstead
 from sources.yard import listing, random_tree
+from workstead.core.mounting import refresh
 from workstead.settings import load_settings
-from workstead.system import layers
-from workstead.system.holder import Holder
-from workstead.verbs.destroy import refresh
+from workstead.system.overlay import layers
+from workstead.system.overlay.mount_daemon import Holder
 
 
 def main(top: str) -> None:

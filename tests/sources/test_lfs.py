@@ -373,7 +373,7 @@ def test_with_encryption_the_certificate_has_to_be_right(
     yard: Yard, origin: str, store: LfsStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole way over TLS, by hand: git itself would need to be told about the certificate."""
-    from workstead.system.download import Target, ask
+    from workstead.system.git.download import Target, ask
 
     need_program("openssl")
     key, certificate = f"{yard.directory}/key", f"{yard.directory}/certificate"

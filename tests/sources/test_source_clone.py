@@ -18,7 +18,7 @@ from sources.yard import Yard, as_agent, listing, mounts_in, repository, sh, yar
 from workstead.errors import CloneFailed, InvalidSource, NotARepository, PolicyDenied
 from workstead.model.source import FillOptions
 from workstead.sources.urls import parse_remote, resolve
-from workstead.system.addresses import is_public
+from workstead.system.process.addresses import is_public
 
 yard = yard_fixture
 

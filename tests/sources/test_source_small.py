@@ -11,8 +11,8 @@ from sources.yard import AGENT, Yard, as_agent, listing, random_tree, yard_fixtu
 from workstead import sources
 from workstead.errors import FolderNotFound, InvalidSource, NotADirectory, TemplateNotFound
 from workstead.sources.template import mark_made
-from workstead.system.copying import copy_tree
-from workstead.system.repository import alternates_of
+from workstead.system.git.repository import alternates_of
+from workstead.system.overlay.copying import copy_tree
 
 yard = yard_fixture
 
@@ -35,7 +35,7 @@ def test_a_folder_is_used_in_place_and_survives_its_workspace(yard: Yard) -> Non
         pass
     assert os.listdir(folder) == ["x"]
     yard.release(made)
-    from workstead.system.copying import remove_tree
+    from workstead.system.overlay.copying import remove_tree
 
     remove_tree(made.place.root)
     assert os.listdir(folder) == ["x"]

@@ -11,8 +11,8 @@ from sources.yard import Yard, as_agent, listing, repository, sh, yard_fixture
 from workstead import sources
 from workstead.errors import FolderNotFound, InvalidSource, NotARepository, ToolMissing
 from workstead.sources import worktree
-from workstead.system import git as git_code
-from workstead.system.copying import remove_tree
+from workstead.system.git import runner as git_code
+from workstead.system.overlay.copying import remove_tree
 
 yard = yard_fixture
 

@@ -17,7 +17,7 @@ import pytest
 from workstead import sources
 from workstead.model.source import Filled, FillOptions, Place, parse
 from workstead.sources.fork import fork as fork_source
-from workstead.system import layers, stack
+from workstead.system.overlay import layers, stack
 
 AGENT = 64042
 ORDINARY = 64099  # a user who is not root, for the rootless way
@@ -111,7 +111,7 @@ class Yard:
         for point in mounts_in(self.directory):
             subprocess.run(["umount", "-l", point], check=False)
         if os.geteuid() != 0:
-            from workstead.system.holder import Holder
+            from workstead.system.overlay.mount_daemon import Holder
 
             Holder(self.private).stop()
 
@@ -132,7 +132,7 @@ def yard_fixture() -> Iterator[Yard]:
 
 
 def remove(directory: str) -> None:
-    from workstead.system.copying import remove_tree
+    from workstead.system.overlay.copying import remove_tree
 
     remove_tree(directory)
 

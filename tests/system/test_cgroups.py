@@ -11,8 +11,8 @@ import pytest
 from needs import need
 from waiting import wait_until
 from workstead.model.enforcement import Limits
-from workstead.system import cgroups
-from workstead.system.cgroups import Group
+from workstead.system.kernel import cgroups
+from workstead.system.kernel.cgroups import Group
 
 LIMITS = Limits(memory_bytes=100 << 20, processes=50, cpus=1.5, quota_bytes=1 << 30)
 

@@ -11,7 +11,7 @@ import pytest
 
 from needs import need_root
 from workstead.errors import QuotaExceeded
-from workstead.system.copying import copy_tree, give_tree
+from workstead.system.overlay.copying import copy_tree, give_tree
 
 LEVELS = 1500
 

@@ -24,10 +24,10 @@ from workstead.errors import (
     TimedOut,
     WorksteadError,
 )
-from workstead.system import files
-from workstead.system.files import Entry, Gone, Written
-from workstead.system.paths import Root
-from workstead.system.walk import Limits, remove_tree
+from workstead.model.file import Entry, Gone, Written
+from workstead.system.files import operations
+from workstead.system.files.root import Root
+from workstead.system.files.walk import Limits, remove_tree
 
 
 @pytest.fixture(params=["openat2", "walk"])
@@ -55,9 +55,9 @@ SIZES = [0, 1, 65535, 65536, 65537, 200_000]
 def test_read_gives_all_bytes_whatever_the_size(root: Root, ws: Path, size: int) -> None:
     data = os.urandom(size)
     (ws / "f").write_bytes(data)
-    assert files.read(root, "f") == data
-    assert files.read(root, "f", max_bytes=size) == data
-    with files.open_reader(root, "f") as reader:
+    assert operations.read(root, "f") == data
+    assert operations.read(root, "f", max_bytes=size) == data
+    with operations.open_reader(root, "f") as reader:
         assert (b"".join(reader), reader.size, reader.length) == (data, size, size)
 
 
@@ -66,8 +66,8 @@ def test_read_gives_all_bytes_whatever_the_size(root: Root, ws: Path, size: int)
 def test_read_gives_any_range(root: Root, ws: Path, start: int, length: int) -> None:
     data = os.urandom(200_000)
     (ws / "f").write_bytes(data)
-    assert files.read(root, "f", start=start, length=length) == data[start : start + length]
-    with files.open_reader(root, "f", start=start, length=length) as reader:
+    assert operations.read(root, "f", start=start, length=length) == data[start : start + length]
+    with operations.open_reader(root, "f", start=start, length=length) as reader:
         assert b"".join(reader) == data[start : start + length]
 
 
@@ -75,31 +75,31 @@ def test_read_gives_any_range(root: Root, ws: Path, start: int, length: int) -> 
 def test_read_of_more_than_the_limit_names_the_limit(root: Root, ws: Path, size: int) -> None:
     (ws / "f").write_bytes(bytes(size))
     with pytest.raises(QuotaExceeded) as refusal:
-        files.read(root, "f", max_bytes=size - 1)
+        operations.read(root, "f", max_bytes=size - 1)
     assert refusal.value.details == {"limit": "max_bytes", "max": size - 1}
-    assert len(files.read(root, "f", length=size - 1, max_bytes=size - 1)) == size - 1
+    assert len(operations.read(root, "f", length=size - 1, max_bytes=size - 1)) == size - 1
 
 
 @pytest.mark.parametrize("name", ["status", "maps", "environ", "cmdline"])
 def test_files_whose_size_is_a_lie_are_read_to_their_end(name: str, request: pytest.FixtureRequest) -> None:
     with Root.open("/proc/self/") as root, open(f"/proc/self/{name}", "rb") as plain:
-        ours = files.read(root, name)
+        ours = operations.read(root, name)
     if name != "status":  # which counts what happens meanwhile
         assert len(ours) >= len(plain.name) > 0 if name == "maps" else True
     assert ours
     with Root.open(f"/proc/{os.getpid()}") as root, pytest.raises(QuotaExceeded):
-        files.read(root, "maps", max_bytes=100)
+        operations.read(root, "maps", max_bytes=100)
 
 
 def test_a_range_that_makes_no_sense_is_refused(root: Root, ws: Path) -> None:
     (ws / "f").write_bytes(b"x")
     for start, length in ((-1, None), (0, -5), (1 << 80, 1), (1 << 63, None)):
         with pytest.raises(Invalid):
-            files.read(root, "f", start=start, length=length)
+            operations.read(root, "f", start=start, length=length)
     for start, length in ((-1, None), (0, -5)):
         with pytest.raises(Invalid):
-            files.open_reader(root, "f", start=start, length=length)
-    with files.open_reader(root, "f", start=1 << 80) as reader:
+            operations.open_reader(root, "f", start=start, length=length)
+    with operations.open_reader(root, "f", start=1 << 80) as reader:
         assert list(reader) == []
 
 
@@ -109,9 +109,9 @@ def test_a_pipe_with_a_writer_is_refused_without_taking_anything_from_it(root: R
     try:
         os.write(keep, b"not for us")
         with pytest.raises(NotAFile):
-            files.read(root, "pipe")
+            operations.read(root, "pipe")
         with pytest.raises(NotAFile):
-            files.open_reader(root, "pipe")
+            operations.open_reader(root, "pipe")
         assert os.read(keep, 100) == b"not for us"
     finally:
         os.close(keep)
@@ -133,7 +133,7 @@ def test_a_socket_is_not_connected_to(root: Root, ws: Path) -> None:
         listener.listen()
         listener.setblocking(False)
         with pytest.raises(NotAFile):
-            files.read(root, "s")
+            operations.read(root, "s")
         with pytest.raises(BlockingIOError):
             listener.accept()
 
@@ -148,7 +148,7 @@ def test_a_lease_that_the_agent_holds_does_not_make_us_wait(root: Root, ws: Path
     try:
         fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         with pytest.raises(WorksteadError, match="try again"):
-            files.read(root, "f")
+            operations.read(root, "f")
     finally:
         os.close(held)
         signal.signal(signal.SIGIO, previous)
@@ -156,16 +156,16 @@ def test_a_lease_that_the_agent_holds_does_not_make_us_wait(root: Root, ws: Path
 
 def test_digest_of_a_file_or_nothing_when_it_is_too_large(root: Root, ws: Path) -> None:
     (ws / "f").write_bytes(b"abc")
-    assert files.digest(root, "f") == sha(b"abc")
-    assert files.digest(root, "f", max_bytes=2) is None
+    assert operations.digest(root, "f") == sha(b"abc")
+    assert operations.digest(root, "f", max_bytes=2) is None
 
 
 # -- write -------------------------------------------------------------------------------------------------------------
 
 
 def test_write_tells_sizes_and_digests_before_and_after(root: Root, ws: Path) -> None:
-    assert files.write(root, "f", b"one") == Written(size=3, digest=sha(b"one"), tag=sha(b"one"))
-    assert files.write(root, "f", b"three") == Written(
+    assert operations.write(root, "f", b"one") == Written(size=3, digest=sha(b"one"), tag=sha(b"one"))
+    assert operations.write(root, "f", b"three") == Written(
         size=5, digest=sha(b"three"), size_before=3, digest_before=sha(b"one"), tag=sha(b"three")
     )
     assert (ws / "f").read_bytes() == b"three"
@@ -175,29 +175,29 @@ def test_write_tells_sizes_and_digests_before_and_after(root: Root, ws: Path) ->
 def test_write_keeps_permissions_but_never_a_set_id_bit(root: Root, ws: Path, mode: int) -> None:
     (ws / "f").write_bytes(b"old")
     (ws / "f").chmod(mode)
-    files.write(root, "f", b"new")
+    operations.write(root, "f", b"new")
     assert stat.S_IMODE((ws / "f").stat().st_mode) == mode & 0o777
 
 
 def test_a_new_file_has_the_usual_mode_and_its_directorys_owner(root: Root, ws: Path) -> None:
     need_root()
     os.chown(ws, 64042, 64043)
-    files.write(root, "a/b/f", b"x", parents=True)
+    operations.write(root, "a/b/f", b"x", parents=True)
     for path, mode in (("a", 0o755), ("a/b", 0o755), ("a/b/f", 0o644)):
         found = (ws / path).stat()
         assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (64042, 64043, mode)
     os.chown(ws / "a/b/f", 7, 8)
-    files.write(root, "a/b/f", b"y")
+    operations.write(root, "a/b/f", b"y")
     assert ((ws / "a/b/f").stat().st_uid, (ws / "a/b/f").stat().st_gid) == (7, 8)
 
 
 def test_write_takes_chunks_and_leaves_nothing_when_they_are_too_many(root: Root, ws: Path) -> None:
-    assert files.write(root, "f", iter([b"a", b"", b"bc"])).size == 3
+    assert operations.write(root, "f", iter([b"a", b"", b"bc"])).size == 3
     with pytest.raises(QuotaExceeded) as refusal:
-        files.write(root, "f", (b"x" * 10 for _ in range(1000)), max_bytes=25)
+        operations.write(root, "f", (b"x" * 10 for _ in range(1000)), max_bytes=25)
     assert refusal.value.details["limit"] == "max_bytes"
     with pytest.raises(QuotaExceeded):
-        files.write(root, "d/e/g", b"xyz", max_bytes=2, parents=True)
+        operations.write(root, "d/e/g", b"xyz", max_bytes=2, parents=True)
     assert (os.listdir(ws), (ws / "f").read_bytes()) == (["f"], b"abc")
 
 
@@ -208,9 +208,9 @@ def test_a_source_of_chunks_that_breaks_leaves_the_old_file(root: Root, ws: Path
 
     (ws / "f").write_bytes(b"old")
     with pytest.raises(RuntimeError):
-        files.write(root, "f", broken())
+        operations.write(root, "f", broken())
     with pytest.raises(RuntimeError):
-        files.write(root, "d/f", broken(), parents=True)
+        operations.write(root, "d/f", broken(), parents=True)
     assert (os.listdir(ws), (ws / "f").read_bytes()) == (["f"], b"old")
 
 
@@ -224,7 +224,7 @@ def test_readers_see_the_old_bytes_or_the_new_ones_and_nothing_between(root: Roo
             assert (ws / "f").read_bytes() == old
             yield new[at : at + 100_000]
 
-    files.write(root, "f", chunks())
+    operations.write(root, "f", chunks())
     assert (ws / "f").read_bytes() == new
     assert os.read(opened, len(old)) == old
     os.close(opened)
@@ -234,7 +234,7 @@ def test_a_hard_link_keeps_its_bytes_when_another_name_is_written_or_appended_to
     root: Root, ws: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "outside").write_bytes(b"outside")
-    for name, change in (("w", files.write), ("a", files.append)):
+    for name, change in (("w", operations.write), ("a", operations.append)):
         os.link(tmp_path / "outside", ws / name)
         change(root, name, b"!")
     assert (tmp_path / "outside").read_bytes() == b"outside"
@@ -252,7 +252,7 @@ def test_create_only_lets_one_of_many_writers_win(root: Root, ws: Path) -> None:
     def attempt(number: int) -> None:
         start.wait()
         try:
-            files.write(root, "f", b"%d" % number, create_only=True)
+            operations.write(root, "f", b"%d" % number, create_only=True)
             won.append(b"%d" % number)
         except FileExists:
             pass
@@ -267,12 +267,12 @@ def test_create_only_lets_one_of_many_writers_win(root: Root, ws: Path) -> None:
 
 
 def test_append_tells_the_digest_of_before_and_of_the_whole(root: Root, ws: Path) -> None:
-    assert files.append(root, "log", b"one").size_before is None
-    assert files.append(root, "log", [b"t", b"wo"]) == Written(
+    assert operations.append(root, "log", b"one").size_before is None
+    assert operations.append(root, "log", [b"t", b"wo"]) == Written(
         size=6, digest=sha(b"onetwo"), size_before=3, digest_before=sha(b"one"), tag=sha(b"onetwo")
     )
     with pytest.raises(QuotaExceeded):
-        files.append(root, "log", b"x", max_bytes=6)
+        operations.append(root, "log", b"x", max_bytes=6)
     assert (ws / "log").read_bytes() == b"onetwo"
 
 
@@ -287,13 +287,13 @@ def test_append_to_a_file_that_cannot_be_read_is_refused_and_loses_nothing(tmp_p
             try:
                 if os.geteuid() == 0:
                     os.setuid(65534)
-                files.append(root, "log", b"x")
+                operations.append(root, "log", b"x")
             except PermissionDenied:
                 os._exit(0)
             finally:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
-        assert files.read(root, "log") == b"kept"
+        assert operations.read(root, "log") == b"kept"
 
 
 def test_a_change_is_announced_before_it_happens_and_not_made_if_the_announcement_fails(root: Root, ws: Path) -> None:
@@ -311,19 +311,19 @@ def test_a_change_is_announced_before_it_happens_and_not_made_if_the_announcemen
         said.append((about, (ws / "f").read_bytes(), sorted(os.listdir(ws / "d"))))
 
     for change in (
-        lambda ready: files.write(root, "f", b"new", ready=ready),
-        lambda ready: files.write(root, "n/new", b"new", parents=True, ready=ready),
-        lambda ready: files.append(root, "f", b"new", ready=ready),
-        lambda ready: files.move(root, "f", "g", ready=ready),
-        lambda ready: files.move(root, "d", "f2", replace=True, ready=ready),
-        lambda ready: files.delete(root, "f", ready=ready),
-        lambda ready: files.delete(root, "d", recursive=True, ready=ready),
+        lambda ready: operations.write(root, "f", b"new", ready=ready),
+        lambda ready: operations.write(root, "n/new", b"new", parents=True, ready=ready),
+        lambda ready: operations.append(root, "f", b"new", ready=ready),
+        lambda ready: operations.move(root, "f", "g", ready=ready),
+        lambda ready: operations.move(root, "d", "f2", replace=True, ready=ready),
+        lambda ready: operations.delete(root, "f", ready=ready),
+        lambda ready: operations.delete(root, "d", recursive=True, ready=ready),
     ):
         with pytest.raises(LogIsFull):
             change(refuse)
     assert (sorted(os.listdir(ws)), (ws / "f").read_bytes()) == (["d", "f"], b"old")
-    assert files.write(root, "f", b"new", ready=ready) == said[0][0]  # type: ignore[index]
-    assert files.delete(root, "d", recursive=True, ready=ready) == Gone(kind="directory", size=0, entries=2)
+    assert operations.write(root, "f", b"new", ready=ready) == said[0][0]  # type: ignore[index]
+    assert operations.delete(root, "d", recursive=True, ready=ready) == Gone(kind="directory", size=0, entries=2)
     assert said[0][1:] == (b"old", ["e"])  # type: ignore[index]
     assert said[1] == (Gone(kind="directory", size=0), b"new", ["e"])
 
@@ -334,13 +334,13 @@ def test_a_file_that_is_swapped_after_the_announcement_can_be_kept(root: Root, w
         (ws / "f").write_bytes(b"theirs!")
 
     changes: list[Callable[..., object]] = [
-        lambda **options: files.write(root, "f", b"ours", **options),
-        lambda **options: files.append(root, "f", b"ours", **options),
-        lambda **options: files.move(root, "g", "f", replace=True, **options),
+        lambda **options: operations.write(root, "f", b"ours", **options),
+        lambda **options: operations.append(root, "f", b"ours", **options),
+        lambda **options: operations.move(root, "g", "f", replace=True, **options),
     ]
     if there:
-        changes.append(lambda **options: files.delete(root, "f", **options))
-        changes.append(lambda **options: files.move(root, "f", "h", **options))
+        changes.append(lambda **options: operations.delete(root, "f", **options))
+        changes.append(lambda **options: operations.move(root, "f", "h", **options))
     for change in changes:
         for exact in (True, False):
             for name in ("f", "g", "h"):
@@ -362,15 +362,15 @@ def test_a_sparse_terabyte_is_measured_read_in_part_replaced_and_deleted_at_once
     for name in ("big", "gone"):
         with open(ws / name, "wb") as sparse:
             sparse.truncate(1 << 40)
-    found = files.stat(root, "big")
+    found = operations.stat(root, "big")
     assert found.size == 1 << 40
     assert found.allocated < 1 << 20
-    assert files.read(root, "big", start=(1 << 40) - 3, length=10) == bytes(3)
-    for call in (lambda: files.read(root, "big"), lambda: files.append(root, "big", b"x")):
+    assert operations.read(root, "big", start=(1 << 40) - 3, length=10) == bytes(3)
+    for call in (lambda: operations.read(root, "big"), lambda: operations.append(root, "big", b"x")):
         with pytest.raises(QuotaExceeded):
             call()
-    assert files.delete(root, "gone") == Gone(kind="file", size=1 << 40)
-    written = files.write(root, "big", b"small")
+    assert operations.delete(root, "gone") == Gone(kind="file", size=1 << 40)
+    written = operations.write(root, "big", b"small")
     assert (written.size_before, written.digest_before) == (1 << 40, None)
 
 
@@ -381,12 +381,12 @@ def test_delete_without_recursive_takes_files_links_and_empty_directories_only(r
     (ws / "full/sub").mkdir(parents=True)
     (ws / "link").symlink_to("full")
     (ws / "f").write_bytes(b"abc")
-    assert files.delete(root, "f") == Gone(kind="file", size=3, digest=sha(b"abc"))
-    assert files.delete(root, "link").kind == "link"
+    assert operations.delete(root, "f") == Gone(kind="file", size=3, digest=sha(b"abc"))
+    assert operations.delete(root, "link").kind == "link"
     with pytest.raises(FileExists):
-        files.delete(root, "full")
-    assert files.delete(root, "full/sub") == Gone(kind="directory", size=0)
-    files.delete(root, "full")
+        operations.delete(root, "full")
+    assert operations.delete(root, "full/sub") == Gone(kind="directory", size=0)
+    operations.delete(root, "full")
     assert os.listdir(ws) == []
 
 
@@ -398,7 +398,7 @@ def test_delete_of_a_tree_counts_names_and_does_not_follow_links(root: Root, ws:
         (ws / name).touch()
     (ws / "t/a/out").symlink_to(tmp_path / "outside")
     os.mkfifo(ws / "t/pipe")
-    assert files.delete(root, "t", recursive=True).entries == 8
+    assert operations.delete(root, "t", recursive=True).entries == 8
     assert os.listdir(tmp_path / "outside") == ["kept"]
 
 
@@ -407,11 +407,11 @@ def test_delete_stops_at_a_limit_and_says_so(root: Root, ws: Path) -> None:
     for number in range(300):
         (ws / f"t/{number}").touch()
     with pytest.raises(QuotaExceeded) as refusal:
-        files.delete(root, "t", recursive=True, limits=Limits(max_entries=10))
+        operations.delete(root, "t", recursive=True, limits=Limits(max_entries=10))
     assert refusal.value.details == {"limit": "max_entries", "max": 10}
     with pytest.raises(TimedOut):
-        files.delete(root, "t", recursive=True, limits=Limits(max_seconds=0))
-    files.delete(root, "t", recursive=True)
+        operations.delete(root, "t", recursive=True, limits=Limits(max_seconds=0))
+    operations.delete(root, "t", recursive=True)
     assert os.listdir(ws) == []
 
 
@@ -443,8 +443,8 @@ def test_move_tells_what_it_moved_and_replaces_only_when_asked(root: Root, ws: P
     (ws / "a").write_bytes(b"a")
     (ws / "b").write_bytes(b"b")
     with pytest.raises(FileExists):
-        files.move(root, "a", "b")
-    assert files.move(root, "a", "b", replace=True) == Gone(kind="file", size=1, digest=sha(b"a"))
+        operations.move(root, "a", "b")
+    assert operations.move(root, "a", "b", replace=True) == Gone(kind="file", size=1, digest=sha(b"a"))
     assert (os.listdir(ws), (ws / "b").read_bytes()) == (["b"], b"a")
 
 
@@ -462,18 +462,18 @@ def test_move_onto_itself_or_another_kind_is_refused(root: Root, ws: Path) -> No
         ("d", "d/full/in", "invalid_path"),
     ):
         with pytest.raises(WorksteadError) as refusal:
-            files.move(root, path, to, replace=True)
+            operations.move(root, path, to, replace=True)
         assert refusal.value.code == code
     assert sorted(os.listdir(ws)) == ["d", "e", "f", "f2"]
 
 
 def test_make_directory_says_what_is_in_the_way(root: Root, ws: Path) -> None:
-    files.make_directory(root, "a/b/c", parents=True)
-    files.make_directory(root, "a/b/c", parents=True)
+    operations.make_directory(root, "a/b/c", parents=True)
+    operations.make_directory(root, "a/b/c", parents=True)
     with pytest.raises(FileExists):
-        files.make_directory(root, "a/b/c")
+        operations.make_directory(root, "a/b/c")
     with pytest.raises(FileNotFound):
-        files.make_directory(root, "x/y")
+        operations.make_directory(root, "x/y")
     assert (ws / "a/b/c").is_dir()
 
 
@@ -487,7 +487,7 @@ def test_list_shows_every_kind_with_links_as_links(root: Root, ws: Path) -> None
     os.mkfifo(ws / "p")
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(f"{ws}/s")
-    shown = {entry.name: (entry.kind, entry.target) for entry in files.list_directory(root)}
+    shown = {entry.name: (entry.kind, entry.target) for entry in operations.list_directory(root)}
     assert shown == {
         "d": ("directory", None),
         "f": ("file", None),
@@ -496,27 +496,27 @@ def test_list_shows_every_kind_with_links_as_links(root: Root, ws: Path) -> None
         "s": ("socket", None),
     }
     found = (ws / "f").stat()
-    assert files.list_directory(root)[1] == Entry(name="f", kind="file", size=3, mtime=found.st_mtime)
+    assert operations.list_directory(root)[1] == Entry(name="f", kind="file", size=3, mtime=found.st_mtime)
     with pytest.raises(QuotaExceeded):
-        files.list_directory(root, max_entries=4)
+        operations.list_directory(root, max_entries=4)
 
 
 def test_stat_tells_kind_sizes_mode_and_target(root: Root, ws: Path) -> None:
     (ws / "f").write_bytes(b"x" * 5000)
     (ws / "f").chmod(0o751)
     (ws / "l").symlink_to("nowhere/\udcff")
-    found = files.stat(root, "f")
+    found = operations.stat(root, "f")
     assert (found.kind, found.size, found.allocated, found.mode, found.target) == ("file", 5000, 8192, 0o751, None)
-    assert (files.stat(root, "l").kind, files.stat(root, "l").target) == ("link", "nowhere/\udcff")
-    assert files.stat(root, ".").kind == "directory"
-    assert [files.exists(root, name) for name in ("f", "l", "nope", "f/x")] == [True, True, False, False]
+    assert (operations.stat(root, "l").kind, operations.stat(root, "l").target) == ("link", "nowhere/\udcff")
+    assert operations.stat(root, ".").kind == "directory"
+    assert [operations.exists(root, name) for name in ("f", "l", "nope", "f/x")] == [True, True, False, False]
 
 
 def test_names_that_are_not_utf_8_survive_a_round_trip(root: Root, ws: Path) -> None:
     for raw in (b"\xff\xfe", b"a\x80", "é".encode("latin-1"), b"new\nline", b"\x1b[31m"):
-        files.write(root, raw, raw)
-    for entry in files.list_directory(root):
-        assert files.read(root, entry.name) == os.fsencode(entry.name)
-        files.move(root, entry.name, entry.name + "2")
-        files.delete(root, entry.name + "2")
+        operations.write(root, raw, raw)
+    for entry in operations.list_directory(root):
+        assert operations.read(root, entry.name) == os.fsencode(entry.name)
+        operations.move(root, entry.name, entry.name + "2")
+        operations.delete(root, entry.name + "2")
     assert os.listdir(os.fsencode(ws)) == []

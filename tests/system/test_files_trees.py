@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from needs import need_program, need_root
 from workstead.errors import FileExists, FileNotFound, Invalid, NotADirectory, NotAFile, QuotaExceeded, TimedOut
-from workstead.system import files, search, walk
-from workstead.system.paths import Root
-from workstead.system.search import Match
-from workstead.system.walk import Limits
+from workstead.model.file import Match
+from workstead.system.files import operations, search, walk
+from workstead.system.files.root import Root
+from workstead.system.files.walk import Limits
 
 DEEP = 3000
 WIDE = 1_000_000
@@ -156,8 +156,8 @@ def test_three_thousand_levels_are_listed_measured_searched_moved_and_deleted(ro
     assert len(search.find_names(root, "f", "pit", max_matches=DEEP).paths) == DEEP
     with pytest.raises(QuotaExceeded, match="more than 2999 levels"):
         walk.tree(root, "pit", limits=Limits(max_depth=DEEP - 1))
-    files.move(root, "pit", "pit2")
-    assert files.delete(root, "pit2", recursive=True).entries == 2 * DEEP + 1
+    operations.move(root, "pit", "pit2")
+    assert operations.delete(root, "pit2", recursive=True).entries == 2 * DEEP + 1
     assert not (ws / "pit2").exists()
 
 
@@ -167,7 +167,7 @@ def test_the_twin_who_recurses_falls_over(tmp_path: Path) -> None:
     with pytest.raises((RecursionError, OSError)):
         shutil.rmtree(tmp_path / "pit")
     with Root.open(str(tmp_path)) as root:
-        files.delete(root, "pit", recursive=True)
+        operations.delete(root, "pit", recursive=True)
 
 
 def test_long_names_on_deep_levels_go_past_what_the_kernel_takes_in_one_path(root: Root, ws: Path) -> None:
@@ -175,14 +175,14 @@ def test_long_names_on_deep_levels_go_past_what_the_kernel_takes_in_one_path(roo
     _dig(ws / "pit", 60, "n" * 255)
     found = walk.tree(root, "pit")
     assert (found.directories, found.unreadable) == (60, 0)
-    files.delete(root, "pit", recursive=True)
+    operations.delete(root, "pit", recursive=True)
 
 
 def test_a_comb_of_deep_branches_is_deleted_with_few_descriptors(root: Root, ws: Path) -> None:
     for number in range(5):
         (ws / f"comb/{number}").mkdir(parents=True)
         _dig(ws / f"comb/{number}", 200)
-    assert files.delete(root, "comb", recursive=True).entries == 5 * 401 + 1
+    assert operations.delete(root, "comb", recursive=True).entries == 5 * 401 + 1
 
 
 @pytest.fixture(params=["tmpfs", "overlay"])
@@ -215,13 +215,13 @@ def split(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 def test_what_cannot_be_renamed_is_carried_over_with_all_that_belongs_to_it(split: Path) -> None:
     with Root.open(str(split)) as root:
-        files.move(root, "d", "other/d2")
+        operations.move(root, "d", "other/d2")
         found = (split / "other/d2/e/run").stat()
         assert (found.st_mode & 0o7777, found.st_mtime, found.st_uid, found.st_gid) == (0o755, 1, 7, 8)
         assert sorted(os.listdir(split / "other/d2")) == ["e", "out", "pipe"]
         assert os.readlink(split / "other/d2/out") == "../../outside"
         assert (os.listdir(split), os.listdir(split / "other")) == (["other"], ["d2"])
-        files.move(root, "other/d2/e/run", "run")
+        operations.move(root, "other/d2/e/run", "run")
         assert ((split / "run").read_bytes(), os.listdir(split / "other/d2/e")) == (b"#!", [])
 
 
@@ -230,9 +230,9 @@ def test_what_cannot_be_carried_over_stays_where_it_is(split: Path) -> None:
     (split / "other/taken").mkdir()
     with Root.open(str(split)) as root:
         with pytest.raises(FileExists):
-            files.move(root, "d", "other/taken")
+            operations.move(root, "d", "other/taken")
         with pytest.raises(NotAFile):
-            files.move(root, "d", "other/d2")
+            operations.move(root, "d", "other/d2")
         assert sorted(os.listdir(split / "d")) == ["e", "node", "out", "pipe"]
         assert os.listdir(split / "other") == ["taken"]
 
@@ -250,12 +250,12 @@ def test_a_million_names_in_one_directory(tmp_path: Path) -> None:
         os.close(folder)
         with Root.open(str(tmp_path)) as root:
             start = time.monotonic()
-            assert sum(1 for _ in files.scan(root, "wide")) == WIDE
+            assert sum(1 for _ in operations.scan(root, "wide")) == WIDE
             assert walk.tree(root, "wide").files == WIDE
             assert search.find_names(root, "0777777", "wide").paths == ["0777777"]
             with pytest.raises(QuotaExceeded, match="more than 1000 names"):
-                files.list_directory(root, "wide", max_entries=1000)
-            assert files.delete(root, "wide", recursive=True).entries == WIDE + 1
+                operations.list_directory(root, "wide", max_entries=1000)
+            assert operations.delete(root, "wide", recursive=True).entries == WIDE + 1
             assert time.monotonic() - start < 60
     finally:
         subprocess.run(["umount", tmp_path], check=True)

@@ -12,10 +12,10 @@ import pytest
 from needs import need_program
 from sources.yard import repository, sh
 from workstead.errors import CloneFailed, NotARepository, TimedOut, ToolFailed, ToolMissing
-from workstead.system import git as git_code
-from workstead.system import repository as repositories
-from workstead.system.git import Git, find_git, scrub, tail_of
-from workstead.system.repository import Limits
+from workstead.system.git import repository as repositories
+from workstead.system.git import runner as git_code
+from workstead.system.git.repository import Limits
+from workstead.system.git.runner import Git, find_git, scrub, tail_of
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ import struct
 import pytest
 
 from needs import need
-from workstead.system import landlock
-from workstead.system.libc import syscall
+from workstead.system.kernel import landlock
+from workstead.system.kernel.libc import syscall
 
 SIZES = {0: 0, 1: 8, 2: 8, 3: 8, 4: 16, 5: 16, 6: 24, 7: 24, 8: 24}
 

@@ -27,7 +27,7 @@ from sources.yard import (
 )
 from workstead import sources
 from workstead.errors import FolderNotFound, Unavailable, WorkspaceBusy
-from workstead.system import copying, layers, stack
+from workstead.system.overlay import copying, layers, stack
 
 yard = yard_fixture
 
@@ -211,7 +211,7 @@ def _in_child(work: Callable[[], object], *, kill_at: int = 0) -> int:
 
 
 def _kill_before(step: int) -> None:
-    from workstead.system import mounts
+    from workstead.system.kernel import mounts
 
     left = step
 
@@ -466,7 +466,7 @@ def test_an_unknown_mechanism_is_refused(yard: Yard) -> None:
 
 def test_a_home_on_an_overlay_falls_to_the_next_mechanism_and_says_so(yard: Yard) -> None:
     need_root()
-    from workstead.system import mounts
+    from workstead.system.kernel import mounts
 
     lower, upper, work, point = (yard.folder(name) for name in ("lower", "upper", "aside", "container"))
     _write(f"{lower}/x", "x")
@@ -494,7 +494,7 @@ def test_where_owners_cannot_be_mapped_the_files_are_copied_and_that_is_said(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     need_root()
-    from workstead.system import mounts
+    from workstead.system.kernel import mounts
 
     def refuse(path: str, userns: int) -> int:
         raise OSError(22, "this file system cannot map owners")
@@ -511,7 +511,7 @@ def test_where_owners_cannot_be_mapped_the_files_are_copied_and_that_is_said(
 
 def test_an_old_kernel_is_served_too(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     need_root()
-    from workstead.system import mounts
+    from workstead.system.kernel import mounts
 
     modern = mounts.overlay
     monkeypatch.setattr(mounts, "overlay", lambda *given, **named: modern(*given, **{**named, "modern": False}))

@@ -17,7 +17,7 @@ from situations import fork, wait
 from sources.yard import Desk, Yard, as_agent, mounts_in, yard_fixture
 from waiting import wait_until
 from workstead import sources
-from workstead.system import layers, leaving
+from workstead.system.overlay import deferred_unmount, mounter
 
 yard = yard_fixture
 
@@ -34,15 +34,15 @@ def desk(yard: Yard) -> Desk:
 @pytest.fixture
 def patient(desk: Desk) -> Iterator[None]:
     """Nothing goes in the background during the test."""
-    before, leaving.PAUSE_SECONDS = leaving.PAUSE_SECONDS, 60.0
+    before, deferred_unmount.PAUSE_SECONDS = deferred_unmount.PAUSE_SECONDS, 60.0
     yield
-    leaving.PAUSE_SECONDS = before
-    for upper in list(leaving._left):
-        leaving.wait_for(upper)
+    deferred_unmount.PAUSE_SECONDS = before
+    for upper in list(deferred_unmount._left):
+        deferred_unmount.wait_for(upper)
 
 
 def in_use(desk: Desk, upper: str) -> bool:
-    return layers.is_in_use(layers.OVERLAY, desk.place.layers, upper)
+    return mounter.is_in_use(mounter.OVERLAY, desk.place.layers, upper)
 
 
 @pytest.mark.usefixtures("patient")
@@ -53,7 +53,7 @@ def test_whoever_unmounts_does_not_wait_and_whoever_mounts_again_does(desk: Desk
     assert mounts_in(desk.place.root) == []
     assert in_use(desk, upper)  # the kernel still has it
     sources.attach(desk.filled, desk.place)
-    assert upper not in leaving._left
+    assert upper not in deferred_unmount._left
     assert as_agent(desk, "cat file") == "two\n"
     assert in_use(desk, upper)  # by the new mount, which the kernel knows as its user
 
@@ -65,7 +65,7 @@ def test_what_was_unmounted_is_gone_a_moment_later(yard: Yard, desk: Desk) -> No
         as_agent(desk, "echo more >> file")
     upper = desk.upper
     sources.detach(desk.filled, desk.place)
-    wait_until(lambda: leaving._left == {})
+    wait_until(lambda: deferred_unmount._left == {})
     assert not in_use(desk, upper)
 
 
@@ -73,17 +73,17 @@ def test_what_was_unmounted_is_gone_a_moment_later(yard: Yard, desk: Desk) -> No
 def test_a_child_neither_keeps_them_nor_waits_for_them(desk: Desk) -> None:
     upper = desk.upper
     sources.detach(desk.filled, desk.place)
-    with leaving._table, leaving._closing:  # as its parent's thread may at the moment of the fork
+    with deferred_unmount._table, deferred_unmount._closing:  # as its parent's thread may at the moment of the fork
 
         def child() -> int:
-            assert leaving._left == {}
-            leaving.wait_for(upper)
-            leaving.keep("another", os.open("/", os.O_PATH))
-            leaving.wait_for("another")
+            assert deferred_unmount._left == {}
+            deferred_unmount.wait_for(upper)
+            deferred_unmount.keep("another", os.open("/", os.O_PATH))
+            deferred_unmount.wait_for("another")
             return 7
 
         assert wait(fork(child)) == 7
-    leaving.wait_for(upper)
+    deferred_unmount.wait_for(upper)
     assert not in_use(desk, upper)
 
 
@@ -99,20 +99,20 @@ def test_a_child_that_is_born_while_one_goes_does_not_wait_for_it() -> None:
                 pass
         near.setblocking(True)
         number = near.detach()
-        leaving.keep("slow", number)
-        closing = threading.Thread(target=leaving.wait_for, args=("slow",))
+        deferred_unmount.keep("slow", number)
+        closing = threading.Thread(target=deferred_unmount.wait_for, args=("slow",))
         closing.start()
         while os.path.exists(f"/proc/self/fd/{number}"):
             time.sleep(0.01)
         assert closing.is_alive()
 
         def child() -> int:
-            assert leaving._left == {}
-            leaving.keep("another", os.open("/", os.O_PATH))
-            leaving.wait_for("another")
+            assert deferred_unmount._left == {}
+            deferred_unmount.keep("another", os.open("/", os.O_PATH))
+            deferred_unmount.wait_for("another")
             return 7
 
         assert wait(fork(child)) == 7
         closing.join()
         far.close()
-    assert "slow" not in leaving._left
+    assert "slow" not in deferred_unmount._left

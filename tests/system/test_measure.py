@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from workstead.system.measure import measure
-from workstead.system.nameless import nameless
+from workstead.system.files.measure import measure
+from workstead.system.files.nameless import nameless
 
 
 def test_any_depth_is_measured_with_few_descriptors(tmp_path: Path) -> None:

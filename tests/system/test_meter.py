@@ -6,9 +6,10 @@ import subprocess
 import time
 from pathlib import Path
 
-from workstead.system import cgroups, process
-from workstead.system.measure import Measured, measure
-from workstead.system.meter import Allowed, Meter
+from workstead.system.files.measure import Measured, measure
+from workstead.system.kernel import cgroups
+from workstead.system.process import spawn
+from workstead.system.process.quota_meter import Allowed, Meter
 
 MIB = 1 << 20
 NOBODY_THERE = cgroups.Group(name="none", directories={}, version={})
@@ -127,8 +128,8 @@ def test_stopping_the_meter_leaves_nothing_stopped(tmp_path: Path) -> None:
     meter.start()
     time.sleep(0.1)
     meter.stop()
-    below = process.descendants(child.pid)
+    below = spawn.descendants(child.pid)
     states = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in below]
     assert set(states) <= {"S", "R"}
-    process.send([*below, child.pid], process.SIGKILL)
+    spawn.send([*below, child.pid], spawn.SIGKILL)
     child.wait()

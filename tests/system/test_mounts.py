@@ -12,7 +12,7 @@ import pytest
 
 from needs import need_root
 from sources.yard import AGENT, Yard, mounts_in, yard_fixture
-from workstead.system import mount_table, mounts
+from workstead.system.kernel import mount_table, mounts
 
 yard = yard_fixture
 

@@ -12,8 +12,8 @@ import pytest
 
 from needs import need_root
 from workstead.errors import FileNotFound, NotAFile, SymlinkOutsideWorkspace, WorksteadError
-from workstead.system import files
-from workstead.system.paths import _OFTEN, Root
+from workstead.system.files import operations
+from workstead.system.files.root import _OFTEN, Root
 
 
 @pytest.fixture
@@ -25,19 +25,19 @@ def busy(tmp_path: Path) -> Iterator[Root]:
     (top / "a").write_text("a")
     with Root.open(str(top), resolver="openat2") as root:
         for _ in range(_OFTEN + 1):
-            assert files.read(root, "a") == b"a"
+            assert operations.read(root, "a") == b"a"
         assert root._direct_fd != root.fd, "it has no mount of its own"
         yield root
 
 
 def test_it_sees_what_happens_in_the_directory(busy: Root, tmp_path: Path) -> None:
     (tmp_path / "ws" / "b").write_text("b")
-    assert files.read(busy, "b") == b"b"
+    assert operations.read(busy, "b") == b"b"
     (tmp_path / "ws" / "b").unlink()
     with pytest.raises(FileNotFound):
-        files.read(busy, "b")
+        operations.read(busy, "b")
     os.rename(tmp_path / "ws", tmp_path / "elsewhere")
-    assert files.read(busy, "a") == b"a"
+    assert operations.read(busy, "a") == b"a"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_odd_files_and_links_are_refused_as_before(
     os.symlink("../secret", top / "up")
     (tmp_path / "secret").write_text("secret")
     with pytest.raises(error):
-        files.read(busy, name)
+        operations.read(busy, name)
 
 
 def test_a_file_system_below_is_still_reached(busy: Root, tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_a_file_system_below_is_still_reached(busy: Root, tmp_path: Path) -> Non
     subprocess.run(["mount", "-t", "tmpfs", "none", str(below)], check=True)
     (below / "c").write_text("c")
     os.mknod(below / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    assert files.read(busy, "below/c") == b"c"
+    assert operations.read(busy, "below/c") == b"c"
     with pytest.raises(NotAFile):
-        files.read(busy, "below/null")
+        operations.read(busy, "below/null")
 
 
 def test_nothing_stays_open(busy: Root) -> None:

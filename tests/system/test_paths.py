@@ -22,9 +22,10 @@ from workstead.errors import (
     WorksteadError,
 )
 from workstead.model.text import printable
-from workstead.system import files, openat2
-from workstead.system.libc import libc
-from workstead.system.paths import Root
+from workstead.system.files import operations
+from workstead.system.files.root import Root
+from workstead.system.kernel import openat2
+from workstead.system.kernel.libc import libc
 
 RESOLVERS = ["openat2", "walk"]
 
@@ -44,10 +45,10 @@ def test_a_root_stays_the_directory_that_was_opened_when_its_name_is_taken_over(
     with Root.open(f"{box}/ws", resolver=resolver) as root:
         os.rename(f"{box}/ws", f"{box}/ws.moved")
         os.symlink("outside", f"{box}/ws")
-        assert files.read(root, "in.txt") == b"inside"
+        assert operations.read(root, "in.txt") == b"inside"
         with pytest.raises(FileNotFound):
-            files.read(root, "secret.txt")
-        files.write(root, "new.txt", b"new")
+            operations.read(root, "secret.txt")
+        operations.write(root, "new.txt", b"new")
     assert not os.path.exists(f"{box}/outside/new.txt")
     with open(f"{box}/ws/secret.txt") as by_name:  # the twin: whoever keeps the name is led outside
         assert by_name.read() == "CANARY outside"
@@ -58,7 +59,7 @@ def test_a_root_is_opened_from_its_parents_descriptor_whatever_happens_to_the_pa
     try:
         os.rename(box, f"{box}.moved")
         with Root.open("ws", dir_fd=parent) as root:
-            assert files.read(root, "in.txt") == b"inside"
+            assert operations.read(root, "in.txt") == b"inside"
     finally:
         os.close(parent)
 
@@ -80,7 +81,7 @@ def test_a_root_that_was_closed_opens_nothing_and_can_be_closed_again(box: str) 
     root.close()
     root.close()
     with pytest.raises(WorksteadError):
-        files.read(root, "in.txt")
+        operations.read(root, "in.txt")
 
 
 @pytest.mark.parametrize("resolver", RESOLVERS)
@@ -90,17 +91,17 @@ def test_no_call_leaves_a_descriptor_open(box: str, resolver: str) -> None:
         before = os.listdir("/proc/self/fd")
         for path in ("in.txt", "a", "esc", "esc/x", "nope", "nope/x", "in.txt/x", "."):
             for call in (
-                lambda path=path: files.read(root, path),
-                lambda path=path: files.open_reader(root, path).close(),
-                lambda path=path: files.stat(root, path),
-                lambda path=path: files.list_directory(root, path),
-                lambda path=path: files.write(root, path, b"x"),
-                lambda path=path: files.write(root, path, b"xy", max_bytes=1, parents=True),
-                lambda path=path: files.append(root, path, b"x"),
-                lambda path=path: files.make_directory(root, path, parents=True),
-                lambda path=path: files.move(root, path, "esc/y"),
-                lambda path=path: files.move(root, path, path),
-                lambda path=path: files.delete(root, path + "/x", recursive=True),
+                lambda path=path: operations.read(root, path),
+                lambda path=path: operations.open_reader(root, path).close(),
+                lambda path=path: operations.stat(root, path),
+                lambda path=path: operations.list_directory(root, path),
+                lambda path=path: operations.write(root, path, b"x"),
+                lambda path=path: operations.write(root, path, b"xy", max_bytes=1, parents=True),
+                lambda path=path: operations.append(root, path, b"x"),
+                lambda path=path: operations.make_directory(root, path, parents=True),
+                lambda path=path: operations.move(root, path, "esc/y"),
+                lambda path=path: operations.move(root, path, path),
+                lambda path=path: operations.delete(root, path + "/x", recursive=True),
             ):
                 try:
                     call()
@@ -119,20 +120,20 @@ def test_the_walker_climbs_links_without_asking_for_dot_dot(box: str) -> None:
     os.makedirs(f"{box}/ws/{deep}")
     os.symlink("../" * 100 + "in.txt", f"{box}/ws/{deep}up")
     with Root.open(f"{box}/ws", resolver="walk") as root:
-        assert files.read(root, f"{deep}up") == b"inside"
+        assert operations.read(root, f"{deep}up") == b"inside"
 
 
 def test_the_walker_needs_few_descriptors_for_a_long_path_and_names_the_limit_for_climbing(box: str) -> None:
     deep = "d/" * 2000
     with Root.open(f"{box}/ws", resolver="walk") as root:
-        files.make_directory(root, deep, parents=True)
+        operations.make_directory(root, deep, parents=True)
         folder = root.open_path(deep.encode())
         os.symlink("../" * 400 + "d", "up", dir_fd=folder)
         os.close(folder)
-        assert [entry.name for entry in files.scan(root, deep)] == ["up"]
+        assert [entry.name for entry in operations.scan(root, deep)] == ["up"]
         with pytest.raises(InvalidPath, match="too many symbolic links"):
-            files.list_directory(root, f"{deep}up")
-        files.delete(root, "d", recursive=True)
+            operations.list_directory(root, f"{deep}up")
+        operations.delete(root, "d", recursive=True)
 
 
 class _Opens:
@@ -161,7 +162,7 @@ def test_a_device_is_not_even_opened(tmp_path: Path, kind: str) -> None:
     opens = _Opens(f"{tmp_path}/zero")
     try:
         with Root.open(str(tmp_path)) as root, pytest.raises(NotAFile):
-            files.read(root, "zero")
+            operations.read(root, "zero")
         assert opens.count() == 0
         if kind == "known":  # the twin: to open and look afterwards is too late
             os.close(os.open(tmp_path / "zero", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY))
@@ -181,10 +182,10 @@ def test_mounts_inside_a_root_are_part_of_it(tmp_path: Path) -> None:
         (tmp_path / at / "f").write_text(at)
     try:
         with Root.open(f"{tmp_path}/top") as root:
-            assert [files.read(root, path) for path in ("f", "inner/f", "f")] == [b"top", b"top/inner", b"top"]
+            assert [operations.read(root, path) for path in ("f", "inner/f", "f")] == [b"top", b"top/inner", b"top"]
             with pytest.raises(WorksteadError):
-                files.delete(root, "inner", recursive=True)
-            assert files.read(root, "inner/f") == b"top/inner"
+                operations.delete(root, "inner", recursive=True)
+            assert operations.read(root, "inner/f") == b"top/inner"
     finally:
         for at in ("top/inner", "top"):
             subprocess.run(["umount", tmp_path / at], check=True)
@@ -195,7 +196,7 @@ def test_mounts_inside_a_root_are_part_of_it(tmp_path: Path) -> None:
 
 def test_errors_name_the_public_path_with_control_characters_escaped(box: str) -> None:
     with Root.open(f"{box}/ws", public="/mnt/desk/") as root, pytest.raises(FileNotFound) as refusal:
-        files.read(root, "a/\x1b[31m\u202e\udcff\n")
+        operations.read(root, "a/\x1b[31m\u202e\udcff\n")
     assert refusal.value.message == r"/mnt/desk/a/\x1b[31m\u202e\xff\n does not exist"
 
 
@@ -204,7 +205,11 @@ def test_whether_something_exists_outside_does_not_show(box: str) -> None:
         os.symlink(target, f"{box}/ws/{name}")
     for resolver in RESOLVERS:
         with Root.open(f"{box}/ws", resolver=resolver) as root:
-            for call in (files.read, files.list_directory, lambda root, path: files.write(root, path, b"")):
+            for call in (
+                operations.read,
+                operations.list_directory,
+                lambda root, path: operations.write(root, path, b""),
+            ):
                 said = set()
                 for name in ("there", "absent"):
                     with pytest.raises(WorksteadError) as refusal:
@@ -226,7 +231,7 @@ def test_a_directory_without_permission_is_told_apart(tmp_path: Path) -> None:
                 if os.geteuid() == 0:
                     os.setuid(65534)
                 try:
-                    files.read(root, "closed/x")
+                    operations.read(root, "closed/x")
                 except PermissionDenied:
                     code = 0
         finally:
@@ -281,7 +286,7 @@ def test_a_forgiving_path_that_leads_above_the_root_is_refused(box: str, unsafe:
 def test_a_rewritten_path_is_still_opened_beneath(box: str) -> None:
     os.symlink("../outside", f"{box}/ws/esc")
     with Root.open(f"{box}/ws") as root, pytest.raises(WorksteadError) as refusal:
-        files.read(root, root.resolve("/mnt/workspace/esc/secret.txt"))
+        operations.read(root, root.resolve("/mnt/workspace/esc/secret.txt"))
     assert refusal.value.code == "symlink_outside_workspace"
 
 
@@ -299,16 +304,16 @@ def test_public_paths_speak_of_the_mount(box: str) -> None:
 @pytest.mark.parametrize("unsafe", [None, 3, [], ["a"], {}, {"a": 1}, object(), "\ud800", b""])
 def test_what_is_no_path_is_refused(box: str, unsafe: str) -> None:
     with Root.open(f"{box}/ws") as root, pytest.raises(InvalidPath):
-        files.read(root, unsafe)
+        operations.read(root, unsafe)
 
 
 def test_bytes_are_paths_too(box: str) -> None:
     with Root.open(f"{box}/ws") as root:
-        files.write(root, b"\xff\xfe", b"x")
-        assert [entry.name for entry in files.scan(root)].count("\udcff\udcfe") == 1
-        assert files.read(root, "\udcff\udcfe") == b"x"
+        operations.write(root, b"\xff\xfe", b"x")
+        assert [entry.name for entry in operations.scan(root)].count("\udcff\udcfe") == 1
+        assert operations.read(root, "\udcff\udcfe") == b"x"
         with pytest.raises(WorksteadError) as refusal:
-            files.read(root, b"a/../x")
+            operations.read(root, b"a/../x")
         assert refusal.value.code == "path_traversal_attempt"
 
 

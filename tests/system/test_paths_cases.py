@@ -13,8 +13,8 @@ from path_cases import GROUPS, PAYLOAD, Case, build_box, fill, state
 
 from needs import need_root
 from workstead.errors import WorksteadError
-from workstead.system import files, walk
-from workstead.system.paths import Root
+from workstead.system.files import operations, walk
+from workstead.system.files.root import Root
 
 CASES = [pytest.param(case, id=f"{group}: {case.name}") for group, cases in GROUPS.items() for case in cases]
 DAMAGING = [
@@ -81,16 +81,16 @@ def _with_links_of(case: Case, outside: dict[str, tuple[object, ...]], box: str)
 
 
 OURS: dict[str, Callable[[Root, str, Case, str], object]] = {
-    "read": lambda root, path, case, to: files.read(root, path),
-    "write": lambda root, path, case, to: files.write(root, path, PAYLOAD, parents=case.parents),
-    "create": lambda root, path, case, to: files.write(root, path, PAYLOAD, create_only=True),
-    "append": lambda root, path, case, to: files.append(root, path, PAYLOAD),
-    "delete": lambda root, path, case, to: files.delete(root, path, recursive=True),
-    "mkdir": lambda root, path, case, to: files.make_directory(root, path, parents=case.parents),
-    "list": lambda root, path, case, to: [entry.name for entry in files.list_directory(root, path)],
-    "stat": lambda root, path, case, to: files.stat(root, path),
+    "read": lambda root, path, case, to: operations.read(root, path),
+    "write": lambda root, path, case, to: operations.write(root, path, PAYLOAD, parents=case.parents),
+    "create": lambda root, path, case, to: operations.write(root, path, PAYLOAD, create_only=True),
+    "append": lambda root, path, case, to: operations.append(root, path, PAYLOAD),
+    "delete": lambda root, path, case, to: operations.delete(root, path, recursive=True),
+    "mkdir": lambda root, path, case, to: operations.make_directory(root, path, parents=case.parents),
+    "list": lambda root, path, case, to: [entry.name for entry in operations.list_directory(root, path)],
+    "stat": lambda root, path, case, to: operations.stat(root, path),
     "tree": lambda root, path, case, to: walk.tree(root, path).tree,
-    "move": lambda root, path, case, to: files.move(root, path, to),
+    "move": lambda root, path, case, to: operations.move(root, path, to),
 }
 
 

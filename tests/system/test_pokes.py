@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from workstead.system.vm import pokes, wire
-from workstead.system.vm.pokes import Pokes
+from workstead.sandboxes.vm import pokes, wire
+from workstead.sandboxes.vm.pokes import Pokes
 
 
 @pytest.fixture

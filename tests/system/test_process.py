@@ -18,15 +18,15 @@ import pytest
 from needs import need_root
 from situations import fork, wait
 from waiting import wait_until
-from workstead.system import process
-from workstead.system.process import Launch
+from workstead.system.process import spawn
+from workstead.system.process.spawn import Launch
 
 
 def run(launch: Launch, **options: object) -> tuple[bytes, int, bytes]:
     """Output, status and report of a launch."""
     read_end, write_end = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
-    child = process.spawn(launch, null, write_end, write_end, **options)  # type: ignore[arg-type]
+    child = spawn.spawn(launch, null, write_end, write_end, **options)  # type: ignore[arg-type]
     os.close(write_end)
     os.close(null)
     output = b""
@@ -53,7 +53,7 @@ def test_environment_directory_and_session_are_its_own(tmp_path: Path) -> None:
 
 
 def test_only_named_descriptors_arrive() -> None:
-    kept = process.keep_bytes(b"for you")
+    kept = spawn.keep_bytes(b"for you")
     stray = os.open("/etc/hostname", os.O_RDONLY)
     os.set_inheritable(stray, True)
     output, _, _ = run(sh(f"cat /proc/self/fd/{kept}; cd /proc/self/fd; echo; echo *", keep=(kept,)))
@@ -64,7 +64,7 @@ def test_only_named_descriptors_arrive() -> None:
 
 
 def test_descriptors_are_passed_on_from_four() -> None:
-    given = process.keep_bytes(b"four")
+    given = spawn.keep_bytes(b"four")
     assert run(sh("cat <&4", pass_on=(given,)))[0] == b"four"
 
 
@@ -108,39 +108,39 @@ def test_a_child_dies_with_its_parent() -> None:
     read_end, write_end = os.pipe()
     parent = os.fork()
     if parent == 0:
-        child = process.spawn(sh("exec sleep 300"), 0, 1, 2)
+        child = spawn.spawn(sh("exec sleep 300"), 0, 1, 2)
         os.write(write_end, str(child.pid).encode())
         time.sleep(60)
     child_pid = int(os.read(read_end, 20))
     os.close(read_end)
     os.close(write_end)
-    assert process.read_start_time(child_pid) is not None
+    assert spawn.read_start_time(child_pid) is not None
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    wait_until(lambda: process.read_start_time(child_pid) is None)
+    wait_until(lambda: spawn.read_start_time(child_pid) is None)
 
 
 def test_a_process_is_named_by_id_and_start() -> None:
     me = os.getpid()
-    start = process.read_start_time(me)
+    start = spawn.read_start_time(me)
     assert start is not None
-    assert process.is_alive(me, start)
-    assert not process.is_alive(me, start + 1)
+    assert spawn.is_alive(me, start)
+    assert not spawn.is_alive(me, start + 1)
     gone = subprocess.Popen(["true"])
     gone.wait()
-    assert process.read_start_time(gone.pid) is None
+    assert spawn.read_start_time(gone.pid) is None
 
 
 def test_orphans_are_adopted_and_killed() -> None:
     def body() -> int:
-        process.adopt_orphans()
-        child = process.spawn(
+        spawn.adopt_orphans()
+        child = spawn.spawn(
             sh("for i in 1 2 3 4; do (setsid sh -c 'sleep 300 & sleep 300' &); done; sleep 0.2"), 0, 1, 2
         )
         os.waitpid(child.pid, 0)
-        if len(process.descendants(os.getpid())) < 8:
+        if len(spawn.descendants(os.getpid())) < 8:
             return 1
-        return 0 if process.kill_descendants() and not process.descendants(os.getpid()) else 2
+        return 0 if spawn.kill_descendants() and not spawn.descendants(os.getpid()) else 2
 
     pid = os.fork()
     if pid == 0:
@@ -156,7 +156,7 @@ def test_a_detached_function_survives_and_holds_nothing(tmp_path: Path) -> None:
         (tmp_path / "fds").write_text(" ".join(sorted(os.listdir("/proc/self/fd"), key=int)))
         (tmp_path / "done").write_text(f"{os.getpid()} {os.getsid(0)} {os.getppid()}")
 
-    pid = process.fork_detached(body)
+    pid = spawn.fork_detached(body)
     os.close(write_end)
     assert os.read(read_end, 1) == b""  # it does not hold our pipe
     os.close(read_end)
@@ -189,7 +189,7 @@ def test_garbage_of_the_parents_closes_nothing_in_a_detached_child(tmp_path: Pat
     gc.disable()
     try:
         number = Owner().file.fileno()
-        process.fork_detached(body)
+        spawn.fork_detached(body)
     finally:
         gc.enable()
     wait_until((tmp_path / "said").exists)
@@ -199,7 +199,7 @@ def test_garbage_of_the_parents_closes_nothing_in_a_detached_child(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "closes", [process.close_above, lambda last: os.closerange(last + 1, 1024)], ids=["ours", "plain"]
+    "closes", [spawn.close_above, lambda last: os.closerange(last + 1, 1024)], ids=["ours", "plain"]
 )
 def test_what_a_library_opens_anew_in_every_fork_is_not_ours(closes: Callable[[int], None]) -> None:
     """As libuv does with a pipe: in a forked child it closes the numbers that it remembers, and opens others."""
@@ -221,18 +221,18 @@ def test_what_a_library_opens_anew_in_every_fork_is_not_ours(closes: Callable[[i
         return wait(fork(lambda: (closes(2), count_lost())[1]))
 
     lost = wait(fork(program))
-    assert lost == 0 if closes is process.close_above else lost > 0
+    assert lost == 0 if closes is spawn.close_above else lost > 0
 
 
 def test_a_detached_program_is_started_without_a_fork_of_ours(tmp_path: Path) -> None:
-    pid = process.start_detached(["/bin/sh", "-c", f"echo $HOME > {tmp_path}/out"], {"HOME": "given", "PATH": "/bin"})
+    pid = spawn.start_detached(["/bin/sh", "-c", f"echo $HOME > {tmp_path}/out"], {"HOME": "given", "PATH": "/bin"})
     os.waitpid(pid, 0)
     assert (tmp_path / "out").read_text() == "given\n"
 
 
 def test_a_terminal_has_a_size_and_is_the_controlling_one() -> None:
-    ours, theirs = process.open_terminal(31, 97)
-    child = process.spawn(sh("stty size < /dev/tty; tty"), theirs, theirs, theirs, terminal=True)
+    ours, theirs = spawn.open_terminal(31, 97)
+    child = spawn.spawn(sh("stty size < /dev/tty; tty"), theirs, theirs, theirs, terminal=True)
     os.close(theirs)
     text = b""
     try:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workstead.errors import Invalid
-from workstead.system import addresses, proxy
-from workstead.system.proxy import Rule
+from workstead.system.process import addresses, proxy
+from workstead.system.process.proxy import Rule
 
 
 @pytest.mark.parametrize(

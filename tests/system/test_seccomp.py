@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from workstead.system import seccomp
+from workstead.system.kernel import seccomp
 
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 ALLOW, KILL = seccomp.ALLOW, seccomp.KILL

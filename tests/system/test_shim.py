@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from needs import need
-from workstead.system import landlock, shim
+from workstead.system.kernel import landlock
+from workstead.system.process import shim
 
 ASSEMBLERS = {"x86_64": "as", "aarch64": "aarch64-linux-gnu-as"}
 

@@ -15,9 +15,9 @@ import pytest
 from waiting import wait_until
 from workstead.errors import Conflict, SandboxUnavailable
 from workstead.model.enforcement import Enforcement, Limits
-from workstead.system import control, frames, process, supervisor
-from workstead.system.process import Launch
-from workstead.system.supervisor import Hooks, Order, Result
+from workstead.system.process import frames, spawn, supervisor, supervisor_client
+from workstead.system.process.spawn import Launch
+from workstead.system.process.supervisor import Hooks, Order, Result
 
 PATH = {"PATH": "/usr/bin:/bin"}
 
@@ -54,12 +54,12 @@ class Run:
                 Recorder(self.log),
             )
 
-        self.pid = process.fork_detached(body)
+        self.pid = spawn.fork_detached(body)
         wait_until(lambda: (directory / "lock").exists() and (directory / "output").exists(), pause=0.002)
 
     def wait(self) -> Result:
-        wait_until(lambda: control.find_supervisor(self.directory) is None, pause=0.005)
-        result = control.find_result(self.directory)
+        wait_until(lambda: supervisor_client.find_supervisor(self.directory) is None, pause=0.005)
+        result = supervisor_client.find_result(self.directory)
         assert result is not None
         return result
 
@@ -89,9 +89,9 @@ def run(tmp_path: Path) -> Iterator[object]:
     yield start
     for one in made:
         with contextlib.suppress(ProcessLookupError):
-            if process.read_start_time(one.pid) is not None:
+            if spawn.read_start_time(one.pid) is not None:
                 os.kill(one.pid, signal.SIGKILL)
-        control.forget(f"aw-test-{one.pid}")
+        supervisor_client.forget(f"aw-test-{one.pid}")
 
 
 def test_both_streams_are_kept_byte_for_byte_in_order(run: object) -> None:
@@ -137,8 +137,8 @@ def test_an_error_before_the_start_is_a_result_too(tmp_path: Path) -> None:
         order = Order(directory=str(tmp_path), name=f"aw-test-{os.getpid()}")
         supervisor.supervise(refuse, order, Enforcement(sandbox="none"), Hooks())
 
-    process.fork_detached(body)
-    result = wait_until(lambda: control.find_result(str(tmp_path)))
+    spawn.fork_detached(body)
+    result = wait_until(lambda: supervisor_client.find_result(str(tmp_path)))
     assert (result.state, result.exit_code, result.reason) == ("failed", 125, "no wall today")
     assert result.error is not None
     assert result.error["code"] == "sandbox_unavailable"
@@ -147,7 +147,7 @@ def test_an_error_before_the_start_is_a_result_too(tmp_path: Path) -> None:
 def test_output_is_followed_live_to_its_end(run: object) -> None:
     one = run("for i in 1 2 3 4 5; do echo $i; sleep 0.4; done")  # type: ignore[operator]
     seen = []
-    for frame in control.follow(one.directory):
+    for frame in supervisor_client.follow(one.directory):
         seen.append((frame.stream, frame.data, time.time_ns() - frame.time_ns))
     assert b"".join(data for stream, data, _ in seen if stream == frames.STDOUT) == b"1\n2\n3\n4\n5\n"
     assert seen[-1][0] == frames.END
@@ -158,10 +158,10 @@ def test_following_ends_when_the_supervisor_dies(run: object) -> None:
     one = run("echo x; exec sleep 600")  # type: ignore[operator]
     child = one.wait_started()
     os.kill(one.pid, signal.SIGKILL)
-    assert [frame.stream for frame in control.follow(one.directory)] in ([], [frames.STDOUT])
-    assert control.find_supervisor(one.directory) is None
-    assert control.find_result(one.directory) is None
-    wait_until(lambda: process.read_start_time(child) is None)  # the command does not outlive its supervisor
+    assert [frame.stream for frame in supervisor_client.follow(one.directory)] in ([], [frames.STDOUT])
+    assert supervisor_client.find_supervisor(one.directory) is None
+    assert supervisor_client.find_result(one.directory) is None
+    wait_until(lambda: spawn.read_start_time(child) is None)  # the command does not outlive its supervisor
 
 
 def test_time_is_kept(run: object) -> None:
@@ -174,7 +174,7 @@ def test_stop_asks_first(run: object) -> None:
     one.wait_started()
     while one.output() != b"up\n":
         time.sleep(0.01)
-    assert control.request_stop(one.directory)
+    assert supervisor_client.request_stop(one.directory)
     result = one.wait()
     assert (result.state, result.exit_code) == ("cancelled", 3)
     assert one.output() == b"up\nbye\n"
@@ -193,15 +193,15 @@ def test_stop_insists(run: object) -> None:
 def test_stop_at_once(run: object) -> None:
     one = run("trap '' TERM; sleep 600", limits=Limits(grace_seconds=600))  # type: ignore[operator]
     one.wait_started()
-    assert control.request_stop(one.directory, at_once=True)
+    assert supervisor_client.request_stop(one.directory, at_once=True)
     assert one.wait().state == "cancelled"
-    assert not control.request_stop(one.directory)
+    assert not supervisor_client.request_stop(one.directory)
 
 
 def test_children_that_were_left_behind_are_killed(run: object) -> None:
     one = run("for i in 1 2 3; do setsid sh -c 'sleep 600 & setsid sleep 600' & done; sleep 0.2")  # type: ignore[operator]
     assert one.wait().state == "completed"
-    assert process.descendants(one.pid) == []
+    assert spawn.descendants(one.pid) == []
 
 
 def test_closed_output_does_not_end_the_run(run: object) -> None:
@@ -212,7 +212,7 @@ def test_closed_output_does_not_end_the_run(run: object) -> None:
 def test_stdin_is_passed_through_and_ends(run: object) -> None:
     one = run("cat", stdin=True)  # type: ignore[operator]
     text = os.urandom(700_000)
-    with control.connect(one.directory) as client:
+    with supervisor_client.connect(one.directory) as client:
         client.sendall(frames.pack(frames.HELLO, b"i"))
         for start in range(0, len(text), 50_000):
             client.sendall(frames.pack(frames.STDIN, text[start : start + 50_000]))
@@ -223,7 +223,7 @@ def test_stdin_is_passed_through_and_ends(run: object) -> None:
 
 def test_stdin_ends_when_its_writer_dies(run: object) -> None:
     one = run("cat; echo over", stdin=True)  # type: ignore[operator]
-    with control.connect(one.directory) as client:
+    with supervisor_client.connect(one.directory) as client:
         client.sendall(frames.pack(frames.HELLO, b"i") + frames.pack(frames.STDIN, b"half"))
     assert one.wait().state == "completed"
     assert one.output() == b"halfover\n"
@@ -240,7 +240,7 @@ def test_a_terminal_is_attached_to_resized_and_left(run: object) -> None:
     one.wait_started()
     while b"30 100" not in one.output():
         time.sleep(0.01)
-    with control.connect(one.directory) as client:
+    with supervisor_client.connect(one.directory) as client:
         client.sendall(frames.pack(frames.HELLO, b"oi"))
         size = (50).to_bytes(2, "little") + (132).to_bytes(2, "little")
         client.sendall(frames.pack(frames.RESIZE, size) + frames.pack(frames.STDIN, b"words\n"))
@@ -259,7 +259,7 @@ def test_a_terminal_is_attached_to_resized_and_left(run: object) -> None:
 
 def test_a_slow_or_senseless_client_disturbs_nobody(run: object) -> None:
     one = run("head -c 30000000 /dev/zero; sleep 0.2; echo end >&2", limits=Limits(output_bytes=None))  # type: ignore[operator]
-    with control.connect(one.directory) as slow, control.connect(one.directory) as odd:
+    with supervisor_client.connect(one.directory) as slow, supervisor_client.connect(one.directory) as odd:
         slow.sendall(frames.pack(frames.HELLO, b"o"))
         odd.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
         assert one.wait().output_bytes == 30_000_004
@@ -267,10 +267,10 @@ def test_a_slow_or_senseless_client_disturbs_nobody(run: object) -> None:
 
 def test_one_run_has_one_supervisor(run: object) -> None:
     one = run("sleep 600")  # type: ignore[operator]
-    found = control.find_supervisor(one.directory)
+    found = supervisor_client.find_supervisor(one.directory)
     assert found is not None
     assert found.pid == one.pid
-    assert process.is_alive(found.pid, found.start_time)
+    assert spawn.is_alive(found.pid, found.start_time)
     with pytest.raises(Conflict):
         supervisor.supervise(
             lambda _: Launch(argv=("/bin/true",), environment={}),
@@ -278,22 +278,22 @@ def test_one_run_has_one_supervisor(run: object) -> None:
             Enforcement(sandbox="none"),
             Hooks(),
         )
-    control.request_stop(one.directory, at_once=True)
+    supervisor_client.request_stop(one.directory, at_once=True)
     one.wait()
 
 
 def test_the_heart_beats(run: object) -> None:
     one = run("sleep 600", heartbeat_seconds=0.1)  # type: ignore[operator]
     one.wait_started()
-    first = control.find_supervisor(one.directory)
+    first = supervisor_client.find_supervisor(one.directory)
     assert first is not None
 
     def has_beaten() -> bool:
-        now = control.find_supervisor(one.directory)
+        now = supervisor_client.find_supervisor(one.directory)
         return now is not None and now.beat_at > first.beat_at
 
     wait_until(has_beaten)
-    control.request_stop(one.directory, at_once=True)
+    supervisor_client.request_stop(one.directory, at_once=True)
     one.wait()
 
 
@@ -305,7 +305,7 @@ def test_the_starter_may_die(tmp_path: Path) -> None:
         Run(directory, "sleep 0.3; echo survived")
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(starter, 0)
-    result = wait_until(lambda: control.find_result(str(directory)))
+    result = wait_until(lambda: supervisor_client.find_result(str(directory)))
     assert result.state == "completed"
     text = b"".join(frame.data for frame in frames.read(str(directory / "output")) if frame.stream == frames.STDOUT)
     assert text == b"survived\n"

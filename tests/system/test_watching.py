@@ -16,9 +16,10 @@ import pytest
 
 from needs import need, need_root
 from watched import Model, kinds_in, settled
-from workstead.system import inotify, watching
-from workstead.system.known import Seen, Tree
-from workstead.system.watching import Gone, Watcher
+from workstead.system.kernel import inotify
+from workstead.system.watch import watcher as watching
+from workstead.system.watch.watch_tree import Seen, Tree
+from workstead.system.watch.watcher import Gone, Watcher
 
 FULL = os.environ.get("AW_LOAD") == "full"
 MANY = 20_000 if FULL else 2_000
@@ -411,8 +412,8 @@ def test_what_changed_before_its_turn_is_reported_as_changed(tmp_path: Path, mon
 
 LIMITED = """
 import sys
-from workstead.system.known import Tree
-from workstead.system.watching import Watcher
+from workstead.system.watch.watch_tree import Tree
+from workstead.system.watch.watcher import Watcher
 from pathlib import Path
 Path("/proc/sys/user/max_inotify_watches").write_text("5")
 top = Path(sys.argv[1])

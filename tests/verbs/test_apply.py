@@ -29,7 +29,7 @@ from workstead.errors import (
 from workstead.local import Local
 from workstead.model.workspace import Workspace
 from workstead.settings import Settings
-from workstead.system import locks
+from workstead.system.kernel import locks
 
 ALL = ["README.md", "data/big.bin", "new/deep/file.txt", "new/other.txt", "src/app.py", "src/old.py"]
 

@@ -14,6 +14,7 @@ import pytest
 import workstead
 from needs import need_root
 from situations import check_whole, directories_of, names_in, tree_of
+from workstead.core.home import Home
 from workstead.errors import (
     DiskFull,
     FilesystemError,
@@ -25,7 +26,6 @@ from workstead.errors import (
     WorkspaceExists,
     WorkspaceNotFound,
 )
-from workstead.home import Home
 from workstead.local import Local
 from workstead.settings import Settings
 

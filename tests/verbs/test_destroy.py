@@ -12,6 +12,7 @@ import pytest
 import workstead
 from needs import need, need_root
 from situations import check_whole, names_in, tiny_disk, tree_of
+from workstead.core.home import Home
 from workstead.errors import (
     CleanupFailed,
     FolderNotFound,
@@ -20,7 +21,6 @@ from workstead.errors import (
     WorkspaceBusy,
     WorkspaceNotFound,
 )
-from workstead.home import Home
 from workstead.local import Local
 from workstead.settings import Settings
 

@@ -17,8 +17,8 @@ from workstead.cli import main
 from workstead.errors import SandboxUnavailable, WorkspaceBusy
 from workstead.local import Local
 from workstead.model.workspace import Workspace
+from workstead.sandboxes.vm import guest, kvm, machines
 from workstead.settings import Settings
-from workstead.system.vm import guest, kvm, machines
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from workstead.core.gate import AGENTS_MAY
 from workstead.errors import (
     ApprovalRequired,
     Forbidden,
@@ -19,7 +20,6 @@ from workstead.errors import (
 )
 from workstead.local import Local
 from workstead.settings import Settings, load_settings
-from workstead.verbs.permit import AGENTS_MAY
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import pytest
 import workstead
 from origins import FILES, make_desk, make_origin
 from situations import fork, wait
+from workstead.core import quota
 from workstead.errors import QuotaExceeded
 from workstead.local import Local
 from workstead.model.workspace import Workspace
 from workstead.settings import Settings
-from workstead.system import measure
-from workstead.verbs import quota
+from workstead.system.files import measure
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -10,14 +10,7 @@ import pytest
 
 from origins import make_desk, make_origin, read, unapplied, write
 from situations import tiny_disk
-from workstead.errors import (
-    Conflict,
-    DiskFull,
-    FileNotFound,
-    OperationNotFound,
-    PathTraversal,
-    SnapshotNotFound,
-)
+from workstead.errors import Conflict, DiskFull, FileNotFound, OperationNotFound, PathTraversal, SnapshotNotFound
 from workstead.local import Local
 from workstead.model.workspace import Workspace
 

@@ -13,14 +13,14 @@ import pytest
 import workstead
 from origins import make_desk, make_origin, read, unapplied, write
 from situations import check_whole, fork, names_in, wait_all
+from workstead.core.states import find_stack, open_store
 from workstead.errors import Conflict, OperationNotFound, SnapshotNotFound, StoreDamaged
 from workstead.local import Local
 from workstead.model.workspace import Workspace
 from workstead.settings import Settings
-from workstead.snapshots.collect import verify
 from workstead.snapshots.entries import FILE
+from workstead.snapshots.gc import verify
 from workstead.snapshots.trees import Tree, compare
-from workstead.verbs.state import find_stack, open_store
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -47,9 +47,9 @@ class Clock:
 def pass_time(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr("workstead.store.log._timestamp", clock.timestamp)
-    monkeypatch.setattr("workstead.verbs.retention.time", clock)
-    monkeypatch.setattr("workstead.verbs.sweep.time", clock)
-    monkeypatch.setattr("workstead.verbs.idle.time", clock)
+    monkeypatch.setattr("workstead.core.retention.time", clock)
+    monkeypatch.setattr("workstead.flows.sweep.time", clock)
+    monkeypatch.setattr("workstead.core.idle.time", clock)
     return clock
 
 

@@ -10,11 +10,11 @@ import pytest
 
 import workstead
 from needs import need_program
+from workstead.core.run_supervision import parse_network as _rules
 from workstead.errors import Invalid, WorkspaceBusy
 from workstead.local import Local
 from workstead.settings import Settings
-from workstead.system import control
-from workstead.verbs.run import _rules
+from workstead.system.process import supervisor_client
 
 
 def test_a_clone_that_fails_is_a_failed_run_in_an_empty_workspace(workspaces: Local, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_run_that_is_refused_leaves_nothing_that_could_hold_a_secret(workspace
     assert os.listdir(f"{home_path}/runs") == [run.id]
     workspaces.stop(run.id, at_once=True)
     directory = f"{home_path}/runs/{run.id}"
-    while control.find_supervisor(directory) is not None:  # it tells the end, and then tidies up
+    while supervisor_client.find_supervisor(directory) is not None:  # it tells the end, and then tidies up
         time.sleep(0.01)
     assert sorted(os.listdir(directory)) == ["lock", "output", "result"]
 

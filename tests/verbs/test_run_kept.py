@@ -17,7 +17,7 @@ from workstead.local import Local
 from workstead.model.event import Event
 from workstead.model.workspace import Workspace
 from workstead.settings import Settings
-from workstead.system.box import Box
+from workstead.system.process.command_server import Box
 
 
 @pytest.fixture

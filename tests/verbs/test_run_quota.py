@@ -379,7 +379,7 @@ def test_a_run_has_what_its_task_has_left(disk: Disk, settings: Settings) -> Non
 
 
 def test_a_supervisor_that_dies_while_all_is_frozen_leaves_nothing(disk: Disk, workspaces: Local) -> None:
-    from workstead.system import cgroups
+    from workstead.system.kernel import cgroups
 
     desk = workspaces.create(id="t/a")
     started = workspaces.run(desk.id, ["sleep", "600"])

@@ -10,12 +10,12 @@ import pytest
 import workstead
 from cli.aw_command import Aw
 from needs import need_root
+from workstead.core.home import Home
+from workstead.core.shares import mounts_of
 from workstead.errors import FolderNotFound, Invalid, InvalidConfig, LimitExceeded, NotFound, PolicyDenied
-from workstead.home import Home
 from workstead.local import Local
 from workstead.model.event import Caller
 from workstead.settings import Settings
-from workstead.verbs.shares import mounts_of
 
 
 def mounts(home_path: str, settings: Settings, workspaces: Local, id: str) -> list[tuple[str, str, bool]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import workstead
+from workstead.flows.shutdown import shutdown
 from workstead.local import Local
 from workstead.settings import Settings
-from workstead.verbs.shutdown import shutdown
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_what_an_opener_made_goes_to_the_trash_and_nothing_else(
 def test_what_is_busy_stays_and_the_rest_goes(
     workspaces: Local, home_path: str, tidy: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workstead.home import Home
+    from workstead.core.home import Home
 
     monkeypatch.setitem(Home.hold.__wrapped__.__kwdefaults__, "wait_seconds", 0.05)  # type: ignore[attr-defined]
     opener = workstead.open(home_path, settings=tidy)

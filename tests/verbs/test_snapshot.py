@@ -11,15 +11,15 @@ import pytest
 import workstead
 from origins import make_desk, make_origin, read, write
 from situations import tiny_disk
+from workstead.core.snapshots import find
+from workstead.core.states import open_store
 from workstead.errors import DiskFull, SnapshotNotFound
 from workstead.local import Local
 from workstead.model.workspace import Workspace
 from workstead.settings import Settings
-from workstead.snapshots.collect import verify
+from workstead.snapshots.gc import verify
 from workstead.snapshots.objects import StoreFull
 from workstead.snapshots.walker import Walk
-from workstead.verbs.snapshot import find
-from workstead.verbs.state import open_store
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_of_snapshots_with_one_label_the_newest_is_meant(workspaces: Local, desk
 def test_a_beginning_that_several_have_is_no_name(
     workspaces: Local, desk: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workstead.home import Home
+    from workstead.core.home import Home
 
     ids = iter(["aaaabbbbccccddd1", "aaaabbbbccccddd2"])
     monkeypatch.setattr(Home, "new_id", lambda _: next(ids))

@@ -15,11 +15,12 @@ import workstead
 from origins import FILES, git, make_origin
 from situations import check_whole, die_at_effect, fork, names_in, tiny_disk, wait, wait_all
 from waiting import wait_until
+from workstead.core import idle
 from workstead.errors import CleanupFailed, Forbidden, OperationNotFound, WorksteadError
+from workstead.flows.sweep import _sweep_caches
 from workstead.local import Local
+from workstead.model.retention import Candidate
 from workstead.settings import Settings
-from workstead.verbs import idle
-from workstead.verbs.sweep import Candidate, _sweep_caches
 
 
 @pytest.fixture
@@ -210,7 +211,7 @@ def test_what_is_pinned_between_the_look_and_the_deed_stays(
                 workspaces.pin("t/a")
             return found
 
-        monkeypatch.setattr("workstead.verbs.sweep.judge", judge)
+        monkeypatch.setattr("workstead.flows.sweep.judge", judge)
         assert [(each.goes, each.why) for each in workspaces.sweep()] == [(False, "pinned")]
         assert looks == [True]
         assert workspaces.exists("t/a")

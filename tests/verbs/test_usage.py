@@ -13,7 +13,7 @@ from origins import make_origin
 from workstead.errors import WorkspaceNotFound
 from workstead.local import Local
 from workstead.settings import Settings
-from workstead.system.measure import measure
+from workstead.system.files.measure import measure
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_own_and_shared_are_told_apart_and_what_is_shared_is_measured_once(
     assert first.bytes < 2**20 <= second.bytes < 2 * 2**20
     assert first.shared_bytes == second.shared_bytes == found.shared_bytes >= 2 * 2**20
     walked = []
-    monkeypatch.setattr("workstead.verbs.usage.measure", lambda *paths: (walked.extend(paths), measure(*paths))[1])
+    monkeypatch.setattr("workstead.flows.usage.measure", lambda *paths: (walked.extend(paths), measure(*paths))[1])
     assert workspaces.usage().shared_bytes == found.shared_bytes
     assert not [path for path in walked if "/frozen/" in path]
 

@@ -15,9 +15,9 @@ import stat
 from contextlib import closing, suppress
 
 from workstead.snapshots.folders import OPEN_DIR, Folders
-from workstead.system import repository
-from workstead.system.copying import remove_tree
-from workstead.system.git import Git
+from workstead.system.git import repository
+from workstead.system.git.runner import Git
+from workstead.system.overlay.copying import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def pack(borrows: Sequence[str], aside: str) -> str | None:
 
 def unpack(file: str, digest: str, cache: str) -> str:
     """Make a mirror of a pack that came with an archive, unless there is one; gives the directory of its objects."""
-    from workstead.system.locks import hold
+    from workstead.system.kernel.locks import hold
 
     directory = f"{cache}/mirrors/archived{digest[:32]}"
     objects = f"{directory}/repo.git/objects"

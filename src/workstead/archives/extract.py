@@ -11,7 +11,7 @@ import os
 from workstead.errors import from_os
 from workstead.snapshots.entries import CHUNK
 from workstead.snapshots.folders import Folders
-from workstead.snapshots.hands import set_xattrs, write_pieces
+from workstead.snapshots.tree_writer import set_xattrs, write_pieces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

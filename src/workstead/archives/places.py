@@ -13,7 +13,7 @@ from errno import EISDIR, EOPNOTSUPP
 from hashlib import sha256
 
 from workstead.errors import ArchiveNotFound, FileExists, NotAFile, PathTooLong, from_os
-from workstead.system.durable import make_folders, sync_file, sync_names
+from workstead.system.files.durable import make_folders, sync_file, sync_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

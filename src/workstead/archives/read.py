@@ -21,13 +21,14 @@ from workstead.archives.history import MAX_LINE, History
 from workstead.archives.trees import Known, Weight
 from workstead.archives.write import FORMAT, PACK, VERSION, manifest_line
 from workstead.errors import ArchiveDamaged, ArchiveTooLarge, InvalidArchive, ToolMissing
-from workstead.model.value import Value
+from workstead.model.archive import Contents
 from workstead.snapshots.entries import CHUNK, DIR, Entry, encode_entry, encode_pieces, flags
 from workstead.snapshots.entries import FILE as FILE_ENTRY
 from workstead.snapshots.entries import LINK as LINK_ENTRY
 from workstead.snapshots.packs import zstd_of_this_python
 
 TYPE_CHECKING = False
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any, Protocol
@@ -64,19 +65,6 @@ _WINDOW_LOG = 27
 _DOCUMENTS = ("context.json", "run.json", "task_spec.json", "workspace_config.json")
 _KINDS = ("contents", "lists", "trees")
 _ZEROS = bytes(CHUNK)
-
-
-class Contents(Value):
-    """What an archive proved to hold."""
-
-    head: dict[str, object]
-    summary: dict[str, object]
-    digest: str  # of the file
-    bytes: int  # of the file
-    full_bytes: int
-    members: int
-    outside: list[tuple[str, str]]  # the first links that lead out of the workspace: name and target
-    pack: str = ""  # the digest of the objects that its repository borrows, if they are in it
 
 
 class Unpacking:

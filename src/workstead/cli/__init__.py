@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from workstead.cli.door import Door, parse
+from workstead.cli.context import Door, parse
 from workstead.errors import InvalidUsage, WorksteadError, from_machine
 
 TYPE_CHECKING = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from workstead.cli.door import Command, style, table, to_json
+from workstead.cli.context import Command, style, table, to_json
 from workstead.errors import InvalidUsage
 from workstead.model.approval import EVENTS
 from workstead.model.moment import seconds
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
     from workstead.model.approval import Approval
     from workstead.model.event import Event
 

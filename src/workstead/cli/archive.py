@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workstead.cli.door import Command, size, table
+from workstead.cli.context import Command, size, table
 from workstead.errors import InvalidUsage
 from workstead.model.text import printable, word
 
@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from workstead.cli.door import Command, size, style, table
+from workstead.cli.context import Command, size, style, table
 from workstead.errors import InvalidUsage, from_os
 from workstead.model.text import printable
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
 
 _CHUNK = 1 << 20
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
-from workstead.cli.door import Command, add_clone_options, add_ids, ids_of, style, table, take_clone_options
+from workstead.cli.context import Command, add_clone_options, add_ids, ids_of, style, table, take_clone_options
+from workstead.cli.summary import hint_notes
 from workstead.errors import InvalidConfig, InvalidUsage, from_os
 from workstead.model.text import printable, quoted, word
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
     from workstead.model.run import Run
     from workstead.model.workspace import Workspace
 
@@ -60,13 +61,6 @@ def _create(door: Door, args: argparse.Namespace) -> int | None:
     door.print(workspace, workspace.path)
     hint_notes(door, workspace)
     return None
-
-
-def hint_notes(door: Door, workspace: Workspace) -> None:
-    """Say at once what people should know about a new workspace; aw show says it later."""
-    notes = workspace.filled.get("notes")
-    for note in notes if isinstance(notes, list) else ():
-        door.hint(f"note: {printable(str(note))}")
 
 
 def _create_batch(door: Door) -> int:
@@ -217,7 +211,7 @@ def _origin(args: argparse.Namespace, changes: Sequence[str]) -> list[str]:
 
 def _last_run(run: Run) -> list[str]:
     """The last run and its walls."""
-    from workstead.cli.run import walls_of
+    from workstead.cli.summary import walls_of
 
     ended = "" if run.exit_code is None else f", exit code {run.exit_code}"
     lines = [("last run", f"{run.id}: {run.state}{ended}"), ("", quoted(run.command)[:100])]

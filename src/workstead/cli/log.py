@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from workstead.cli.door import Command, to_json
+from workstead.cli.context import Command, to_json
 from workstead.errors import InvalidUsage
 from workstead.model.text import printable
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
     from workstead.model.event import Event
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from workstead.cli.door import Command, add_ids, ids_of, size, style, table, to_json
+from workstead.cli.context import Command, add_ids, ids_of, size, style, table, to_json
 from workstead.model.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
 
 
 def _usage_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from workstead.cli.door import Command
+from workstead.cli.context import Command
 from workstead.errors import ToolMissing
 from workstead.model.text import printable
 
@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from workstead.cli.door import Command, table
+from workstead.cli.context import Command, table
 from workstead.errors import InvalidConfig, InvalidUsage, from_os
 from workstead.model.policy import OPERATIONS, PRESETS
 from workstead.model.text import printable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
     from workstead.model.policy import Policy
 
 

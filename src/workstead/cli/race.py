@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from workstead.cli.door import Command, add_clone_options, style, table, take_clone_options
+from workstead.cli.context import Command, add_clone_options, style, table, take_clone_options
 from workstead.errors import InvalidUsage, WorksteadError
 from workstead.model.text import printable, quoted, word
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
     from workstead.model.race import Lane, Race
 
 _ENDED = ("completed", "failed", "cancelled", "timed_out")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 
-from workstead.cli.door import Command, table
+from workstead.cli.context import Command, table
 from workstead.model.text import word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
 
 
 def _open_arguments(parser: argparse.ArgumentParser) -> None:

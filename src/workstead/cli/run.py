@@ -7,7 +7,8 @@ import sys
 import time
 from contextlib import contextmanager
 
-from workstead.cli.door import Command, add_clone_options, add_ids, ids_of, style, table, take_clone_options
+from workstead.cli.context import Command, add_clone_options, add_ids, ids_of, style, table, take_clone_options
+from workstead.cli.summary import walls_of
 from workstead.errors import InvalidUsage, WorksteadError
 from workstead.model.text import TerminalFilter, printable, quoted, word
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
     from workstead.model.run import Run
     from workstead.model.workspace import Workspace
 
@@ -59,7 +60,7 @@ def _run(door: Door, args: argparse.Namespace) -> int:
     started = time.monotonic()
     run = _start(door, args)
     if args.source is not None:
-        from workstead.cli.lifecycle import hint_notes
+        from workstead.cli.summary import hint_notes
 
         hint_notes(door, door.workspaces.get(run.workspace_id))
     if args.detach:
@@ -418,28 +419,6 @@ def _stop(door: Door, args: argparse.Namespace) -> None:
     run = door.workspaces.stop(args.run, at_once=args.now)
     door.print(run)
     door.hint(f"{run.id} is {run.state}")
-
-
-def walls_of(enforcement: dict[str, object]) -> list[tuple[str, str]]:
-    """Each wall and limit, and what held it."""
-    if not enforcement:
-        return [("walls", "none: it never started")]
-    found = [
-        (name, ", ".join(map(str, _items(enforcement.get(name)))) or "not held")
-        for name in ("files", "network", "processes", "kernel")
-    ]
-    if enforcement.get("execute"):
-        found.append(("no execution of files", ", ".join(map(str, _items(enforcement["execute"])))))
-    limits = enforcement.get("limits")
-    if isinstance(limits, dict):
-        found += [(f"limit {name}", ", ".join(held)) for name, held in limits.items()]
-    if enforcement.get("uid") is not None:
-        found.append(("user behind it", str(enforcement["uid"])))
-    return found + [("note", str(note)) for note in _items(enforcement.get("notes"))]
-
-
-def _items(value: object) -> list[object]:
-    return list(value) if isinstance(value, list | tuple) else []
 
 
 def _why(door: Door, args: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from workstead.cli.door import Command, style, table
+from workstead.cli.context import Command, style, table
 from workstead.errors import InvalidUsage, ToolMissing
 
 TYPE_CHECKING = False
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
     from workstead.server.app import App
     from workstead.settings import Settings
 

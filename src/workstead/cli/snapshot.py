@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from workstead.cli.door import Command, add_ids, ids_of, size, style, table
+from workstead.cli.context import Command, add_ids, ids_of, size, style, table
 from workstead.errors import InvalidUsage
 from workstead.model.text import printable, word
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
     from workstead.model.change import Change
     from workstead.model.snapshot import Snapshot
 

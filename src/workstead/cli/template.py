@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from workstead.cli.door import Command, table
+from workstead.cli.context import Command, table
 from workstead.errors import InvalidUsage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

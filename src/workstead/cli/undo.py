@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workstead.cli.door import Command, add_ids, ids_of, parse_size, size, table
+from workstead.cli.context import Command, add_ids, ids_of, parse_size, size, table
 from workstead.errors import InvalidUsage
 from workstead.model.text import printable
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
     from workstead.model.operation import Operation
-    from workstead.verbs.sweep import Candidate
+    from workstead.model.retention import Candidate
 
 
 def _undo_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from workstead.cli.door import Command, add_ids, ids_of, style, table, to_json
+from workstead.cli.context import Command, add_ids, ids_of, style, table, to_json
 from workstead.errors import InvalidUsage
 from workstead.model.text import printable, word
 
@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from workstead.cli.door import Door
+    from workstead.cli.context import Door
     from workstead.model.change import FileChange
 
 

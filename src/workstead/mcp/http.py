@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from workstead.mcp.server import Context, make_server
 from workstead.mcp.tool import Desk
-from workstead.server.front import bearer_of, front_of, verbs_of
+from workstead.server.context import bearer_of, front_of, verbs_of
 
 if TYPE_CHECKING:
     from workstead.server.app import App

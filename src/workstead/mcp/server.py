@@ -21,7 +21,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from workstead import __version__
 from workstead.errors import ApprovalDenied, ApprovalRequired, Forbidden, WorksteadError, from_machine
-from workstead.mcp import ours, reference
+from workstead.mcp import file_tools, workspace_tools
 from workstead.mcp.tool import Answer, Desk, Tool
 from workstead.model.approval import Approval
 from workstead.model.text import printable
@@ -29,8 +29,8 @@ from workstead.model.text import printable
 Context = ServerRequestContext[Any, Any]
 DeskOf = Callable[[Context], Awaitable[Desk]]
 
-_ALL = {tool.name: tool for tool in (*reference.TOOLS, *ours.TOOLS, *ours.MANAGING)}
-_MANAGING = {tool.name for tool in ours.MANAGING}
+_ALL = {tool.name: tool for tool in (*file_tools.TOOLS, *workspace_tools.TOOLS, *workspace_tools.MANAGING)}
+_MANAGING = {tool.name for tool in workspace_tools.MANAGING}
 _ASK = "approval"  # the key of our question, where questions travel with the result
 _FORM = {
     "type": "object",

@@ -128,3 +128,17 @@ class Commit(Value):
     parent: str
     paths: int
     refused: tuple[str, ...] = ()
+
+
+class Applied(Value):
+    """What was given back."""
+
+    operation_id: str  # empty if there was nothing to give
+    target: str
+    written: list[str]
+    deleted: list[str]
+    conflicts: list[str]  # written with conflict markers
+    refused: list[str]  # never given back: inside .git, devices
+    same: int  # changes that the origin had already
+    commit: str = ""
+    kept: list[str] = []  # copies, in the folder, of what the user saved in replaced files meanwhile

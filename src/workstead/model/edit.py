@@ -61,3 +61,11 @@ def _indented(new: list[str], old: list[str], indent: str) -> list[str]:
 
 def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
+
+
+class Edited(Value):
+    """What an edit did, or would do."""
+
+    before: str
+    after: str
+    hunks: str  # a unified diff without its header

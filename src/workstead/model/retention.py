@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+
 # States in which a workspace stands still; in all others somebody is at it, or died at it and `repair` goes first.
 STILL = ("ready", "failed", "planned")
 
@@ -139,3 +140,17 @@ def least_recent(items: Iterable[tuple[str, float, int]], wanted_bytes: int) -> 
             taken.append(name)
             wanted_bytes -= size
     return taken
+
+
+class Candidate(Value):
+    """Something that a sweep looked at, and what it decided."""
+
+    workspace_id: str
+    uid: str
+    destroyed_at: str
+    age_days: float  # since it was destroyed, used or taken
+    goes: bool
+    why: str
+    kind: str = "trash"  # workspace (to the trash), trash (deleted), snapshot, objects, layers, cache, archive
+    name: str = ""  # the id of a snapshot, the place of a cache
+    bytes: int = 0  # what it frees, as far as that is known beforehand; a workspace frees it when the trash is emptied

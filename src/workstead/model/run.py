@@ -132,3 +132,10 @@ _FROM_START = (
     "box",
 )
 _FROM_END = ("exit_code", "reason", "error", "output_bytes", "dropped_bytes", "usage", "snapshot_after")
+
+
+class Glance(Value):
+    """How far a run's output has come, and the last line of it: what a list of many runs shows."""
+
+    offset: int
+    line: str

@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+
 EMPTY = "empty"
 COVER = "tree:"  # what a layer begins with that is kept in the store, not at a path
 
@@ -104,3 +105,13 @@ class Snapshot(Value):
     size: int = 0
     left_out: tuple[LeftOut, ...] = ()
     torn: tuple[str, ...] = ()
+
+
+class Restored(Value):
+    """What a restore did."""
+
+    written: int = 0
+    removed: int = 0
+    adjusted: int = 0  # only mode, time or xattrs
+    kept: tuple[str, ...] = ()  # in the way, but in no snapshot: too large or unreadable, so not removed
+    missing: tuple[str, ...] = ()  # in the state, but never kept: devices and the like

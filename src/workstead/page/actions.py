@@ -9,13 +9,13 @@ from nicegui import ui
 
 from workstead.errors import OriginMoved, UnappliedChanges, WorksteadError
 from workstead.page import race
-from workstead.page.frame import attempt, confirm, open_desk, question, say, say_undoable
+from workstead.page.layout import attempt, confirm, open_desk, question, say, say_undoable
 from workstead.page.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from workstead.page.desk import Desk
+    from workstead.page.workspace import Desk
 
 
 def bar(desk: Desk) -> None:

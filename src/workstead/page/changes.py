@@ -10,12 +10,12 @@ from nicegui import ui
 
 from workstead.model.text import printable
 from workstead.page import actions, patch
-from workstead.page.frame import TOGGLE, attempt, lasting
+from workstead.page.layout import TOGGLE, attempt, lasting
 from workstead.page.text import clock, count
 
 if TYPE_CHECKING:
     from workstead.model.change import Change, Hunk
-    from workstead.page.desk import Desk
+    from workstead.page.workspace import Desk
 
 _MOST_FILES = 400
 _AT_FIRST = 3  # files that are shown without being asked for

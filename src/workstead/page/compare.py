@@ -11,14 +11,14 @@ from nicegui import ui
 from workstead.errors import WorksteadError
 from workstead.model.text import printable
 from workstead.page import actions
-from workstead.page.desk import Desk
-from workstead.page.frame import attempt, confirm, frame, lasting, say_undoable
-from workstead.page.site import desk_url
+from workstead.page.context import desk_url
+from workstead.page.layout import attempt, confirm, frame, lasting, say_undoable
 from workstead.page.text import count, span, typed
+from workstead.page.workspace import Desk
 
 if TYPE_CHECKING:
     from workstead.model.race import Comparison, Lane, Race
-    from workstead.page.site import Site
+    from workstead.page.context import Site
 
 _TICK_SECONDS = 0.5
 _MOST_LANES = 100

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
 
-from workstead.page.frame import attempt, open_desk, question
+from workstead.page.layout import attempt, open_desk, question
 
 if TYPE_CHECKING:
-    from workstead.page.site import Site
+    from workstead.page.context import Site
 
 _MOST_RECENT = 8
 POLICIES = {

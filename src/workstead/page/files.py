@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from nicegui import ui
 
 from workstead.model.text import printable
-from workstead.page.frame import attempt, is_loaded
+from workstead.page.layout import attempt, is_loaded
 from workstead.page.text import size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from workstead.page.desk import Desk
+    from workstead.page.workspace import Desk
 
 _MOST_ENTRIES = 5000  # of one directory that are shown
 _TRIES = 50  # to find the tree in the browser, which loads what draws it when it is first looked at

@@ -11,13 +11,13 @@ from nicegui import binding, ui
 from workstead.model.policy import literal
 from workstead.model.text import printable
 from workstead.page import patch
-from workstead.page.frame import attempt, confirm, frame, lasting, say
-from workstead.page.site import desk_url
+from workstead.page.context import desk_url
+from workstead.page.layout import attempt, confirm, frame, lasting, say
 from workstead.page.text import clock, count, span
 
 if TYPE_CHECKING:
     from workstead.model.approval import Approval
-    from workstead.page.site import Site
+    from workstead.page.context import Site
 
 _TICK_SECONDS = 0.5
 _MOVED_SECONDS = 0.7  # that cards which have moved take no clicks

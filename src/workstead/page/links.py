@@ -8,9 +8,9 @@ from starlette.responses import Response
 from workstead.model.token import ENTRANCE
 from workstead.model.value import Value
 from workstead.page.access import Access
-from workstead.server.front import OWNER
+from workstead.server.context import OWNER
+from workstead.server.encoding import answer
 from workstead.server.routing import failing, make_router
-from workstead.server.wire import answer
 
 router = make_router(tags=["machine"])
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from nicegui import ui
 
-from workstead.page.frame import attempt, frame, lasting, say_undoable
+from workstead.page.layout import attempt, frame, lasting, say_undoable
 from workstead.page.text import clock, count, size
 
 if TYPE_CHECKING:
-    from workstead.page.site import Site
+    from workstead.page.context import Site
 
 
 def show(site: Site) -> None:

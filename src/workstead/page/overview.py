@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from nicegui import ui
 
 from workstead.page import create
-from workstead.page.frame import TOGGLE, frame, is_loaded
-from workstead.page.site import compare_url, desk_url
+from workstead.page.context import compare_url, desk_url
+from workstead.page.layout import TOGGLE, frame, is_loaded
 from workstead.page.text import LABEL, LINES
 
 if TYPE_CHECKING:
-    from workstead.page.board import Board, Row
-    from workstead.page.site import Site
+    from workstead.page.context import Site
+    from workstead.page.live_rows import Board, Row
 
 _TICK_SECONDS = 0.5
 _CHART_SECONDS = 5

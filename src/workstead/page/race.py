@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from nicegui import ui
 
 from workstead.model.text import printable
-from workstead.page.frame import attempt, question, say
-from workstead.page.site import compare_url
+from workstead.page.context import compare_url
+from workstead.page.layout import attempt, question, say
 
 if TYPE_CHECKING:
     from workstead.model.race import Race
-    from workstead.page.desk import Desk
-    from workstead.page.site import Site
+    from workstead.page.context import Site
+    from workstead.page.workspace import Desk
 
 
 async def ask(desk: Desk) -> None:

@@ -10,13 +10,13 @@ from nicegui import ui
 
 from workstead.errors import WorksteadError
 from workstead.model.moment import seconds
-from workstead.page.frame import attempt, lasting, say
+from workstead.page.layout import attempt, lasting, say
 from workstead.page.text import clock, size, span, typed
 
 if TYPE_CHECKING:
     from workstead.model.run import Run
-    from workstead.page.desk import Desk
-    from workstead.verbs.attend import Conversation
+    from workstead.page.workspace import Desk
+    from workstead.verbs.run_io import Conversation
 
 _READ_SECONDS = 0.25
 _MOST_RUNS = 100

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from starlette.responses import PlainTextResponse
 from starlette.routing import Match, Mount
@@ -12,45 +11,11 @@ from starlette.types import Scope
 
 from workstead.page import links
 from workstead.page.access import Access, Doorkeeper
-from workstead.page.board import Board
+from workstead.page.context import Site
 from workstead.server.guard import is_for_programs
 
 if TYPE_CHECKING:
-    from workstead.local import Local
     from workstead.server.app import App
-    from workstead.server.front import Front
-    from workstead.settings import Settings
-
-
-class Site:
-    """What every part of the page works with."""
-
-    def __init__(self, front: Front, access: Access) -> None:
-        self._front = front
-        self.access = access
-        self.board = Board(front.workspaces)
-
-    @property
-    def workspaces(self) -> Local:
-        """The verbs under the settings that hold now. Whoever has the page's cookie is the owner."""
-        return self._front.workspaces.acting_as("owner")
-
-    @property
-    def settings(self) -> Settings:
-        """The settings that hold now."""
-        return self._front.settings
-
-
-def desk_url(workspace_id: str, **query: str) -> str:
-    """Where a workspace is found; its id may hold anything."""
-    task, _, agent = workspace_id.partition("/")
-    tail = "&".join(f"{key}={quote(value, safe='')}" for key, value in query.items() if value)
-    return f"/desk/{quote(task, safe='')}/{quote(agent, safe='')}" + (f"?{tail}" if tail else "")
-
-
-def compare_url(task: str) -> str:
-    """Where the workspaces of a task are compared."""
-    return f"/compare/{quote(task, safe='')}"
 
 
 def mount(app: App) -> Site:
@@ -64,14 +29,14 @@ def mount(app: App) -> Site:
     from nicegui import app as pages
     from nicegui import ui
 
-    from workstead.page import compare, desk, inbox, machine, overview
+    from workstead.page import compare, inbox, machine, overview, workspace
 
     site = Site(app.front, access)
     pages.on_startup(site.board.start)
     pages.on_shutdown(site.board.stop)
     options: dict[str, Any] = {"response_timeout": 20}
     ui.page("/", title="Desks · Workstead", **options)(lambda: overview.show(site))
-    ui.page("/desk/{task}/{agent}", title="Desk · Workstead", **options)(desk.page(site))
+    ui.page("/desk/{task}/{agent}", title="Desk · Workstead", **options)(workspace.page(site))
     ui.page("/approvals", title="Approvals · Workstead", **options)(lambda: inbox.show(site))
     ui.page("/compare/{task}", title="Compare · Workstead", **options)(compare.page(site))
     ui.page("/machine", title="Machine · Workstead", **options)(lambda: machine.show(site))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from workstead.model.event import Event
     from workstead.model.operation import Operation
     from workstead.model.run import Run
-    from workstead.page.board import Board
+    from workstead.page.live_rows import Board
 
 MOST = 500  # of each kind
 T = TypeVar("T")

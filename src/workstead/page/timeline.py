@@ -12,13 +12,13 @@ from workstead.model.moment import seconds
 from workstead.model.text import printable
 from workstead.model.value import Value
 from workstead.page import actions
-from workstead.page.frame import attempt, lasting
-from workstead.page.site import desk_url
+from workstead.page.context import desk_url
+from workstead.page.layout import attempt, lasting
 from workstead.page.text import LABEL, clock, span, typed
 
 if TYPE_CHECKING:
-    from workstead.page.desk import Desk
     from workstead.page.story import Story
+    from workstead.page.workspace import Desk
 
 _MOST_ENTRIES = 150  # in the list
 _MOST_DRAWN = 500  # in the chart

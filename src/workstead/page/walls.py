@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from nicegui import ui
 
-from workstead.page.frame import attempt
+from workstead.page.layout import attempt
 from workstead.page.text import size
 
 if TYPE_CHECKING:
-    from workstead.page.desk import Desk
-    from workstead.verbs.usage import WorkspaceUsage
+    from workstead.model.usage import WorkspaceUsage
+    from workstead.page.workspace import Desk
 
 
 def show(desk: Desk) -> None:

@@ -1,7 +1,7 @@
 """What confines a run.
 
 A driver is a module that says what it promises, whether this host can, and gives a cell: a handle that turns a command
-into a confined launch. `system/process.py` starts them all. What was asked for and cannot be had is
+into a confined launch. `system/process/spawn.py` starts them all. What was asked for and cannot be had is
 `SandboxUnavailable`; a cell is never weaker than its promises.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Protocol
 
-    from workstead.system.process import Launch
+    from workstead.system.process.spawn import Launch
 
     class Sandbox(Protocol):
         """What a driver module offers."""
@@ -142,8 +142,8 @@ def driver(name: str) -> Sandbox:
 SANDBOXES = {
     "none": "workstead.sandboxes.none",
     "bubblewrap": "workstead.sandboxes.bubblewrap",
-    "vm": "workstead.sandboxes.vm",  # by hardware; emulated if the settings allow it
-    "vm/kvm": "workstead.sandboxes.vm",
-    "vm/tcg": "workstead.sandboxes.vm",
+    "vm": "workstead.sandboxes.vm.driver",  # by hardware; emulated if the settings allow it
+    "vm/kvm": "workstead.sandboxes.vm.driver",
+    "vm/tcg": "workstead.sandboxes.vm.driver",
 }
 AUTO = ("bubblewrap",)

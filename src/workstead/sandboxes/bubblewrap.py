@@ -22,9 +22,10 @@ from workstead.errors import SandboxUnavailable
 from workstead.model.enforcement import Enforcement
 from workstead.sandboxes import Confinement, Promises
 from workstead.sandboxes.contract import TOP, candidates, check, check_command, environment_inside, home_inside
-from workstead.system import landlock, launcher, seccomp, shim
-from workstead.system.process import Launch, keep, keep_bytes
-from workstead.system.stage import SCRATCH, SCRATCH_NAMES, Source, outermost
+from workstead.system.kernel import landlock, seccomp
+from workstead.system.process import find_bwrap, shim
+from workstead.system.process.spawn import Launch, keep, keep_bytes
+from workstead.system.process.staged_root import SCRATCH, SCRATCH_NAMES, Source, outermost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def probe() -> str | None:
     """Try it: a sandbox around `true`, with every wall."""
     import tempfile
 
-    from workstead.system import process
+    from workstead.system.process import spawn
 
     with tempfile.TemporaryDirectory(prefix="workstead-probe-") as directory:
         os.chmod(directory, 0o755)
@@ -57,7 +58,7 @@ def probe() -> str | None:
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
-            child = process.spawn(launch, null, null, write_end)
+            child = spawn.spawn(launch, null, null, write_end)
             os.close(write_end)
             errors = os.read(read_end, 4096)
             report = os.read(child.report, 4096)
@@ -83,7 +84,7 @@ def explain(errors: str, report: bytes = b"") -> SandboxUnavailable:
     if _read_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1:
         hint = (
             "Ubuntu's AppArmor forbids user namespaces to unknown programs: install bubblewrap and a profile "
-            f"that allows them (abi <abi/4.0>; profile bwrap {launcher.PLACES[0]} flags=(unconfined) {{ userns, }}), "
+            f"that allows them (abi <abi/4.0>; profile bwrap {find_bwrap.PLACES[0]} flags=(unconfined) {{ userns, }}), "
             "or sysctl kernel.apparmor_restrict_unprivileged_userns=0"
         )
     elif _read_number("/proc/sys/kernel/unprivileged_userns_clone") == 0:
@@ -109,7 +110,7 @@ def _read_number(path: str) -> int | None:
 @contextlib.contextmanager
 def enter(confinement: Confinement) -> Iterator[_Cell]:
     """A cell around the workspace; refuses links where it would bind, since a mount follows them on the host."""
-    program = confinement.launcher or launcher.find_launcher()
+    program = confinement.launcher or find_bwrap.find_launcher()
     if not program:
         raise SandboxUnavailable(
             "bubblewrap is not installed",
@@ -133,7 +134,7 @@ class _Cell:
         self._confinement = confinement
         self._launcher = program
         self._workspace = workspace
-        self._features = launcher.features(program)
+        self._features = find_bwrap.features(program)
         self._home = home_inside(confinement)
         self._as_root = os.geteuid() == 0
         self._abi = landlock.find_version() if shim.is_supported() else 0
@@ -181,9 +182,11 @@ class _Cell:
 
     def serve(self, listener: int, *, idle_seconds: float, rlimits: Sequence[tuple[int, int]] = ()) -> Launch:
         """The server as process 1, behind every wall."""
-        from workstead.system import box
+        from workstead.system.process import command_server
 
-        return self.launch(box.server_command(idle_seconds), rlimits=rlimits, first=True, pass_on=(listener,))
+        return self.launch(
+            command_server.server_command(idle_seconds), rlimits=rlimits, first=True, pass_on=(listener,)
+        )
 
     def _launch(
         self,

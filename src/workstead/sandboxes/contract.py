@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from workstead.errors import Invalid, NotADirectory, Refused
-from workstead.system.parts import check_parts
+from workstead.system.files.parts import check_parts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import os
 from workstead.errors import Invalid, NotADirectory
 from workstead.model.enforcement import Enforcement
 from workstead.sandboxes import Confinement, Promises
-from workstead.system.parts import check_parts
-from workstead.system.process import Launch
+from workstead.system.files.parts import check_parts
+from workstead.system.process.spawn import Launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from workstead.server import (
     routes_together,
     routes_workspaces,
 )
+from workstead.server.context import Front
 from workstead.server.errors import error_schemas, handle_errors
-from workstead.server.front import Front
 from workstead.server.guard import THREADS, Guard
 from workstead.server.metrics import Metrics
 from workstead.server.streams import Hub, Tails

@@ -12,9 +12,9 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from workstead.errors import BadRequest, Invalid, MethodNotAllowed, NotFound, WorksteadError, from_machine
-from workstead.server.front import Front
-from workstead.server.journal import note, note_refusal
-from workstead.server.wire import encode, plain
+from workstead.server.access_log import note, note_refusal
+from workstead.server.context import Front
+from workstead.server.encoding import encode, plain
 
 
 class ErrorDetail(BaseModel):

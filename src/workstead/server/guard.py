@@ -32,9 +32,9 @@ from workstead.errors import (
     WorksteadError,
     WrongHost,
 )
+from workstead.server.access_log import note, note_refusal
+from workstead.server.context import Front
 from workstead.server.errors import body_of
-from workstead.server.front import Front
-from workstead.server.journal import note, note_refusal
 from workstead.server.lanes import Lanes
 
 API = frozenset(("api", "mcp", "metrics", "openapi.json", "healthz"))  # the first parts of addresses for programs

@@ -12,16 +12,16 @@ from fastapi import Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from workstead.answers import Edited, Found, Gone, Matches, Named, Stat, Written
 from workstead.errors import BadRequest, FileChanged, FileExists, RangeNotSatisfiable, TooSlow
 from workstead.model.edit import Edit
+from workstead.model.public import Edited, Found, Gone, Matches, Named, Stat, Written
 from workstead.model.value import Value
 from workstead.server.bodies import Edits, Move, NewDirectory
-from workstead.server.front import Verbs, WorkspaceId
+from workstead.server.context import Verbs, WorkspaceId
+from workstead.server.encoding import answer
 from workstead.server.guard import BODY_SECONDS
 from workstead.server.routing import WORKSPACE, failing, make_router
 from workstead.server.streams import Paced, begun, in_threads
-from workstead.server.wire import answer
 
 router = make_router(tags=["files"])
 FILE = f"{WORKSPACE}/files/{{path:rest}}"

@@ -10,14 +10,14 @@ from fastapi import Header, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from workstead.answers import Event
 from workstead.errors import BadRequest
+from workstead.model.public import Event
 from workstead.model.value import Value
-from workstead.server.front import OWNER, Asker, Here, Verbs, WorkspaceId
-from workstead.server.reach import shown_event
+from workstead.server.context import OWNER, Asker, Here, Verbs, WorkspaceId
+from workstead.server.encoding import answer, encode
+from workstead.server.redaction import shown_event
 from workstead.server.routing import WORKSPACE, failing, make_router
 from workstead.server.streams import BATCH, Hub, Paced, Stream, in_threads
-from workstead.server.wire import answer, encode
 
 router = make_router(tags=["events"])
 MAX_EVENTS = 1000

@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import Query
 from starlette.responses import Response
 
-from workstead.answers import (
+from workstead.errors import Forbidden
+from workstead.model.public import (
     Finding,
     Folder,
     Message,
@@ -20,15 +21,14 @@ from workstead.answers import (
     Usage,
     Workspace,
 )
-from workstead.errors import Forbidden
 from workstead.model.value import Value
 from workstead.server.bodies import ChosenFolder, NewMessage, NewSnapshot, NewTemplate, NewToken, Repair, Restore
-from workstead.server.front import OWNER, Asker, Here, Verbs, WorkspaceId
-from workstead.server.once import AskedOnce, reply
+from workstead.server.context import OWNER, Asker, Here, Verbs, WorkspaceId
+from workstead.server.encoding import answer
+from workstead.server.idempotency import AskedOnce, reply
 from workstead.server.routes_states import RestoreDone, list_snapshots, restore_snapshot, take_snapshot
 from workstead.server.routes_workspaces import get_workspace
 from workstead.server.routing import WORKSPACE, failing, make_router
-from workstead.server.wire import answer
 
 router = make_router(tags=["machine"])
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from fastapi import Query
 from starlette.responses import Response
 
-from workstead.answers import Approval, Decision, Policy
+from workstead.model.public import Approval, Decision, Policy
 from workstead.server.bodies import Decide, DecideAll, NewPolicy
-from workstead.server.front import OWNER, Verbs, WorkspaceId
+from workstead.server.context import OWNER, Verbs, WorkspaceId
+from workstead.server.encoding import answer
 from workstead.server.routing import WORKSPACE, failing, make_router
-from workstead.server.wire import answer
 
 router = make_router(tags=["approvals"])
 

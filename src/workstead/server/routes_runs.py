@@ -10,18 +10,18 @@ from fastapi import Depends, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from workstead.answers import Explanation, Glance, Run
 from workstead.errors import BadRequest, RunNotFound, TimedOut, WrongStatus
+from workstead.model.public import Explanation, Glance, Run
 from workstead.model.token import Bearer
 from workstead.model.value import Value
 from workstead.server.bodies import KeptCommand, NewRun, NewWorkspaceRun, Stop, Typed
-from workstead.server.front import OWNER, Asker, Front, Here, Verbs, WorkspaceId, bearer_of, front_of
-from workstead.server.once import AskedOnce
-from workstead.server.reach import shown_run
+from workstead.server.context import OWNER, Asker, Front, Here, Verbs, WorkspaceId, bearer_of, front_of
+from workstead.server.encoding import answer
+from workstead.server.idempotency import AskedOnce
+from workstead.server.redaction import shown_run
 from workstead.server.routes_log import resume_at
 from workstead.server.routing import WORKSPACE, failing, make_router
 from workstead.server.streams import HEARTBEAT_SECONDS, Paced, Stream, Tail, in_threads, one_line
-from workstead.server.wire import answer
 
 router = make_router(tags=["runs"])
 MAX_WAIT_SECONDS = 60

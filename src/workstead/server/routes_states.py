@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from starlette.responses import Response
 
-from workstead.answers import (
+from workstead.errors import OperationNotFound
+from workstead.model.call import Call
+from workstead.model.public import (
     Applied,
     Archived,
     Candidate,
@@ -21,8 +23,6 @@ from workstead.answers import (
     Turn,
     Workspace,
 )
-from workstead.errors import OperationNotFound
-from workstead.model.call import Call
 from workstead.model.token import Bearer
 from workstead.model.value import Value
 from workstead.server.bodies import (
@@ -37,11 +37,11 @@ from workstead.server.bodies import (
     WrittenArchive,
 )
 from workstead.server.bodies import Turn as NewTurn
-from workstead.server.front import OWNER, Asker, Verbs, WorkspaceId
-from workstead.server.once import ACCEPTED, AskedOnce, Running, reply, shown
+from workstead.server.context import OWNER, Asker, Verbs, WorkspaceId
+from workstead.server.encoding import answer
+from workstead.server.idempotency import ACCEPTED, AskedOnce, Running, reply, shown
 from workstead.server.routing import WORKSPACE, failing, make_router
 from workstead.server.streams import Paced, begun, in_threads
-from workstead.server.wire import answer
 
 router = make_router(tags=["states"])
 State = Annotated[str, Query(min_length=1, max_length=200, description="`base`, `now`, or a snapshot")]

@@ -8,13 +8,13 @@ from typing import Annotated
 from fastapi import Query
 from starlette.responses import Response
 
-from workstead.answers import Comparison, Overlap, Race, Watching
+from workstead.model.public import Comparison, Overlap, Race, Watching
 from workstead.server.bodies import NewRace
-from workstead.server.front import OWNER, Here, Verbs, WorkspaceId
-from workstead.server.once import ACCEPTED, AskedOnce, reply
+from workstead.server.context import OWNER, Here, Verbs, WorkspaceId
+from workstead.server.encoding import answer
+from workstead.server.idempotency import ACCEPTED, AskedOnce, reply
 from workstead.server.routing import WORKSPACE, failing, make_router
 from workstead.server.streams import HEARTBEAT_SECONDS, Stream, from_thread, one_line
-from workstead.server.wire import answer
 
 router = make_router(tags=["together"])
 

@@ -7,16 +7,16 @@ from typing import Annotated
 from fastapi import Query
 from starlette.responses import Response
 
-from workstead.answers import Usage, Workspace, WorkspaceUsage
 from workstead.errors import InvalidId, RunNotFound, WorkspaceBusy
 from workstead.model.names import DEFAULT_AGENT, format_id, parse_id
+from workstead.model.public import Usage, Workspace, WorkspaceUsage
 from workstead.model.value import Value
 from workstead.server.bodies import Destroy, NewWorkspace, Pin, Prompt
-from workstead.server.front import OWNER, Asker, Here, Verbs, WorkspaceId, check_reach
-from workstead.server.once import ACCEPTED, AskedOnce, field, reply
-from workstead.server.reach import shown_workspace
+from workstead.server.context import OWNER, Asker, Here, Verbs, WorkspaceId, check_reach
+from workstead.server.encoding import answer
+from workstead.server.idempotency import ACCEPTED, AskedOnce, field, reply
+from workstead.server.redaction import shown_workspace
 from workstead.server.routing import WORKSPACE, failing, make_router
-from workstead.server.wire import answer
 
 router = make_router(tags=["workspaces"])
 

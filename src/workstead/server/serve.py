@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from workstead.errors import Unavailable, WorksteadError
+from workstead.server.access_log import Journal, note
 from workstead.server.app import App, hosts_of, make_app
-from workstead.server.journal import Journal, note
 from workstead.server.protocol import Protocol
 
 if TYPE_CHECKING:

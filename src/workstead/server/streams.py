@@ -22,10 +22,10 @@ from starlette.responses import Response
 
 from workstead.errors import Unauthorized, WorksteadError
 from workstead.model.event import Event
-from workstead.server.front import Front
-from workstead.server.journal import note
+from workstead.server.access_log import note
+from workstead.server.context import Front
+from workstead.server.encoding import encode
 from workstead.server.lanes import Lanes
-from workstead.server.wire import encode
 
 KEPT = 10_000  # events in memory
 BATCH = 200  # events in one piece

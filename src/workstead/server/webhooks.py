@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from workstead.errors import WorksteadError
-from workstead.server.journal import note
-from workstead.server.wire import encode
+from workstead.server.access_log import note
+from workstead.server.encoding import encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from workstead.model.event import Event
-    from workstead.server.front import Front
+    from workstead.server.context import Front
     from workstead.settings import Webhook
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 300.0

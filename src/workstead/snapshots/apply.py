@@ -27,13 +27,13 @@ from workstead.model.value import Value
 from workstead.snapshots.diff import is_in_git
 from workstead.snapshots.entries import CHUNK, FILE, MODE_BITS, Entry
 from workstead.snapshots.folders import OPEN_DIR
-from workstead.snapshots.hands import Hands, remove_folder, write_pieces
 from workstead.snapshots.journal import PREFIX, Journal, is_own_name, new_aside, read_journal, write_journal
 from workstead.snapshots.merge import is_below
+from workstead.snapshots.tree_writer import Hands, remove_folder, write_pieces
 from workstead.snapshots.trees import Tree, digest_of, split
 from workstead.snapshots.walker import OPEN_FILE
-from workstead.system.durable import sync_trees
-from workstead.system.paths import rename_exchange, rename_no_replace
+from workstead.system.files.durable import sync_trees
+from workstead.system.files.root import rename_exchange, rename_no_replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

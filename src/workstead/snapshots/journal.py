@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from workstead.errors import StoreDamaged
 from workstead.model.value import Value
-from workstead.system.durable import replace_file
+from workstead.system.files.durable import replace_file
 
 PREFIX = ".aw-apply-"  # of the directory in the user's folder that files are built in
 Mark = tuple[int, int, int, int]  # inode, size, mtime in nanoseconds and mode: the same until somebody writes to it

@@ -20,8 +20,8 @@ from workstead.model.change import Clash, Plan, Step
 from workstead.snapshots.diff import is_git_name, is_in_git
 from workstead.snapshots.entries import CHUNK, DIR, FILE, LEFT_OUT, LINK, NO_DIGEST, Entry
 from workstead.snapshots.journal import is_own_name
-from workstead.snapshots.lines import merge
 from workstead.snapshots.patch import is_binary
+from workstead.snapshots.text_diff import merge
 from workstead.snapshots.trees import Delta, DiskDir, DiskLayer, Pile, StoredDir, compare
 
 TYPE_CHECKING = False

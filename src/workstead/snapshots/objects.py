@@ -24,8 +24,8 @@ from hashlib import sha256
 
 from workstead.errors import FilesystemError, StoreDamaged, StoreFull, WorkspaceBusy, from_os
 from workstead.snapshots import packs
-from workstead.system import reserve
-from workstead.system.durable import make_folders, sync_file
+from workstead.system.files import reserve
+from workstead.system.files.durable import make_folders, sync_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class Store:
         """The index for reading, where the disk is full or read-only: looking at states has to go on."""
         from _sqlite3 import DatabaseError
 
-        from workstead.system.readonly import connect
+        from workstead.system.files.readonly_database import connect
 
         try:
             connection = connect(os.path.join(self.path, "index.db"))

@@ -13,8 +13,8 @@ import os
 from contextlib import ExitStack, suppress
 
 from workstead.snapshots.folders import Folders
-from workstead.system.libc import libc
-from workstead.system.parts import open_folder, open_part
+from workstead.system.files.parts import open_folder, open_part
+from workstead.system.kernel.libc import libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

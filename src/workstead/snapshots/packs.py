@@ -15,7 +15,7 @@ import os
 from _struct import Struct
 from hashlib import sha256
 
-from workstead.system.durable import sync_file, sync_names
+from workstead.system.files.durable import sync_file, sync_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

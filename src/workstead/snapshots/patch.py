@@ -8,15 +8,15 @@ from hashlib import sha1
 from workstead.model.change import Change, Hunk
 from workstead.model.digest import blake2b
 from workstead.snapshots.entries import CHUNK, DIR, FILE, LEFT_OUT, LINK
-from workstead.snapshots.lines import edits, groups, hunk
+from workstead.snapshots.text_diff import edits, groups, hunk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from workstead.snapshots.entries import Entry
-    from workstead.snapshots.lines import Edit, Group
     from workstead.snapshots.renames import Pair
+    from workstead.snapshots.text_diff import Edit, Group
     from workstead.snapshots.trees import Tree
 
 MAX_TEXT = 64 << 20  # a file over this is shown as binary

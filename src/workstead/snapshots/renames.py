@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workstead.snapshots.lines import split_lines
+from workstead.snapshots.text_diff import split_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

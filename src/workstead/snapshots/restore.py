@@ -14,13 +14,13 @@ import os
 import stat
 
 from workstead.errors import PathOutsideWorkspace, WorksteadError, from_os
-from workstead.model.value import Value
+from workstead.model.snapshot import Restored
 from workstead.snapshots.diff import is_below
 from workstead.snapshots.entries import DIR, FILE, LEFT_OUT, LINK, Entry
-from workstead.snapshots.hands import Hands
 from workstead.snapshots.take import LIMITS, NOTES, look, open_work, with_own_stack
+from workstead.snapshots.tree_writer import Hands
 from workstead.snapshots.trees import Delta, Tree, compare, is_bare
-from workstead.system.parts import make_parts, open_part
+from workstead.system.files.parts import make_parts, open_part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,16 +32,6 @@ if TYPE_CHECKING:
 
 _TRIES = 4
 _MOVED = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EXDEV)
-
-
-class Restored(Value):
-    """What a restore did."""
-
-    written: int = 0
-    removed: int = 0
-    adjusted: int = 0  # only mode, time or xattrs
-    kept: tuple[str, ...] = ()  # in the way, but in no snapshot: too large or unreadable, so not removed
-    missing: tuple[str, ...] = ()  # in the state, but never kept: devices and the like
 
 
 def restore(

@@ -15,8 +15,8 @@ from workstead.snapshots.objects import Scratch
 from workstead.snapshots.origins import Origins
 from workstead.snapshots.trees import Tree
 from workstead.snapshots.walker import Redirected, Walk
-from workstead.system.boot import this_boot
-from workstead.system.parts import open_folder, open_part
+from workstead.system.files.parts import open_folder, open_part
+from workstead.system.kernel.boot import this_boot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from workstead.snapshots.entries import (
 )
 from workstead.snapshots.folders import OPEN_DIR, Folders
 from workstead.snapshots.walker import OPEN_FILE, read_at
-from workstead.system.parts import open_part
+from workstead.system.files.parts import open_part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ def driver_of(source: Source) -> Driver:
 
 def attach(filled: Filled, place: Place) -> None:
     """See to it that `work/` shows the files, whatever happened to the mount; costs two stats if it does."""
-    from workstead.system import layers
+    from workstead.system.overlay import layers
 
     layers.attach(filled, place)
     if _is_registered(filled):
@@ -64,21 +64,21 @@ def attach(filled: Filled, place: Place) -> None:
 
 def refresh(filled: Filled, place: Place) -> None:
     """See to it that `work/` shows all that the workspace has, whatever happened to the folder below."""
-    from workstead.system import layers
+    from workstead.system.overlay import layers
 
     layers.refresh(filled, place)
 
 
 def detach(filled: Filled, place: Place) -> bool:
     """Unmount, also when busy, before the workspace is renamed or removed; False if somebody may still write."""
-    from workstead.system import layers
+    from workstead.system.overlay import layers
 
     return layers.detach(filled, place)
 
 
 def release(filled: Filled, place: Place) -> None:
     """Give back what a workspace holds elsewhere, when it is gone for good: layers, an entry in a repository."""
-    from workstead.system import copying
+    from workstead.system.overlay import copying
 
     detach(filled, place)
     if _is_registered(filled):

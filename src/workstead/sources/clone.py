@@ -18,10 +18,11 @@ from contextlib import suppress
 from workstead.errors import CloneFailed, NotARepository, QuotaExceeded, TimedOut, ToolFailed
 from workstead.model.source import Filled, branch_name, is_ref_name
 from workstead.sources.urls import parse_remote
-from workstead.system import layers, repository, stack
-from workstead.system.durable import sync_trees
-from workstead.system.foreign import read_small
-from workstead.system.git import Git
+from workstead.system.files.durable import sync_trees
+from workstead.system.files.foreign import read_small
+from workstead.system.git import repository
+from workstead.system.git.runner import Git
+from workstead.system.overlay import layers, mounter, stack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
         "borrows": borrows,
         "shallow": mirror.is_shallow,
     }
-    kept = lowers if mechanism in layers.MOUNTED else []
+    kept = lowers if mechanism in mounter.MOUNTED else []
     return Filled(mechanism=mechanism, layers=kept, origin=origin, notes=notes)
 
 
@@ -347,7 +348,7 @@ class Mirror:
         """An empty bare repository; written aside and renamed, so that a half-made one is never used."""
         if os.path.isdir(self.git_dir):
             return
-        from workstead.system.copying import remove_tree
+        from workstead.system.overlay.copying import remove_tree
 
         aside = f"{self.directory}/new.git"
         remove_tree(aside)
@@ -408,7 +409,7 @@ class Prepared:
         return tree
 
     def _check_out(self, tree: str, progress: Callable[[str], None]) -> None:
-        from workstead.system.copying import give_tree, remove_tree
+        from workstead.system.overlay.copying import give_tree, remove_tree
 
         aside = f"{self.directory}/new"
         remove_tree(aside)
@@ -502,7 +503,7 @@ class PreparedGit:
         return repository.digest_of(about, *files)
 
     def _write_git(self, layer: str) -> None:
-        from workstead.system.copying import give_tree, remove_tree
+        from workstead.system.overlay.copying import give_tree, remove_tree
 
         aside = f"{self.directory}/new-git"
         remove_tree(aside)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workstead.model.source import Filled
-from workstead.system import layers
+from workstead.system.overlay import layers, mounter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,4 +16,4 @@ def fill(_: Source, place: Place, options: FillOptions, progress: Callable[[str]
     """Make an empty `work/`."""
     del options, progress
     layers.make_work(place)
-    return Filled(mechanism=layers.PLAIN, layers=[], origin={"kind": "empty"}, notes=[])
+    return Filled(mechanism=mounter.PLAIN, layers=[], origin={"kind": "empty"}, notes=[])

@@ -7,8 +7,8 @@ import stat
 
 from workstead.errors import FolderNotFound, FolderNotReadable, NotADirectory, from_os
 from workstead.model.source import Filled
-from workstead.system import layers
-from workstead.system.stack import work_of
+from workstead.system.overlay import mounter
+from workstead.system.overlay.stack import work_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
         os.rmdir(work)
     os.symlink(path, work)
     notes = _rights_of(path, place.owner) if place.owner else []
-    return Filled(mechanism=layers.NONE, layers=[], origin={"kind": "folder", "path": path}, notes=notes)
+    return Filled(mechanism=mounter.NONE, layers=[], origin={"kind": "folder", "path": path}, notes=notes)
 
 
 def _rights_of(path: str, owner: tuple[int, int]) -> list[str]:

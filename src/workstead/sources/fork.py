@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workstead.system import forking
+from workstead.system.overlay import forking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

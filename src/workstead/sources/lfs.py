@@ -21,8 +21,8 @@ import stat
 from workstead.errors import CloneFailed, DiskFull, PolicyDenied
 from workstead.model.value import Value
 from workstead.sources.urls import addresses_of, parse_remote
-from workstead.system import repository
-from workstead.system.durable import sync_file
+from workstead.system.files.durable import sync_file
+from workstead.system.git import repository
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from workstead.model.source import FillOptions
     from workstead.sources.clone import Mirror, Prepared
     from workstead.sources.urls import Remote
-    from workstead.system.download import Target
+    from workstead.system.git.download import Target
 
 _VERSION = b"version https://git-lfs.github.com/spec/v1\n"
 _MAX_POINTER = 1024
@@ -71,7 +71,7 @@ def make_layer(
 
     Raises CloneFailed, PolicyDenied or DiskFull; what was fetched until then stays for the next time.
     """
-    from workstead.system.copying import give_tree, remove_tree
+    from workstead.system.overlay.copying import give_tree, remove_tree
 
     pointers = find_pointers(prepared, mirror)
     _check_size(pointers, mirror, options)
@@ -193,7 +193,7 @@ class Fetch:
 
     def _copy_local(self, pointer: Pointer) -> bool:
         """Take an object from the store of a repository on this disk; False if it is not there."""
-        from workstead.system import foreign
+        from workstead.system.files import foreign
 
         path = self.mirror.remote.path
         found = repository.find_repository(path) or repository.find_bare(path)
@@ -230,7 +230,7 @@ class Fetch:
         """Where the server keeps these objects: for each oid an address and headers, as it says."""
         import json
 
-        from workstead.system.download import ask
+        from workstead.system.git.download import ask
 
         question = {
             "operation": "download",
@@ -257,7 +257,7 @@ class Fetch:
             ) from None
 
     def _download(self, endpoint: Remote, pointer: Pointer, action: dict[str, Any]) -> None:
-        from workstead.system.download import save
+        from workstead.system.git.download import save
 
         headers = {str(name): str(value) for name, value in (action.get("header") or {}).items()}
         headers = {name: value for name, value in headers.items() if name.lower() not in _NOT_THEIRS}
@@ -336,7 +336,7 @@ class Fetch:
         return remote
 
     def _target(self, remote: Remote, more: str = "") -> Target:
-        from workstead.system.download import Target
+        from workstead.system.git.download import Target
 
         path = remote.url.partition("://")[2].partition("/")[2].partition("#")[0]
         return Target(

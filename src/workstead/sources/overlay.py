@@ -22,8 +22,10 @@ from errno import ELOOP
 from workstead.errors import InvalidConfig, NotAFile, NotARepository, PermissionDenied, QuotaExceeded, WorksteadError
 from workstead.model.source import Filled
 from workstead.sources.folder import check_folder
-from workstead.system import foreign, layers, repository, stack
-from workstead.system.git import Git
+from workstead.system.files import foreign
+from workstead.system.git import repository
+from workstead.system.git.runner import Git
+from workstead.system.overlay import layers, mounter, stack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ def lay(
         avoid=_ours(place),
         mounted=mounted,
     )
-    if mechanism not in layers.MOUNTED:
+    if mechanism not in mounter.MOUNTED:
         trim.remove()
         lowers = []
     origin = {
@@ -102,7 +104,7 @@ class Trim:
 
     def put_repository(self, name: str, found: repository.Repository, extra: str) -> None:
         """Put a private `.git` over whatever stands there."""
-        from workstead.system.copying import give_tree, remove_tree
+        from workstead.system.overlay.copying import give_tree, remove_tree
 
         path = self._ready(name)
         try:
@@ -123,7 +125,7 @@ class Trim:
         return [self.layer, self.origin] if os.path.isdir(self.layer) else [self.origin]
 
     def remove(self) -> None:
-        from workstead.system.copying import remove_tree
+        from workstead.system.overlay.copying import remove_tree
 
         remove_tree(self.layer)
 
@@ -201,7 +203,7 @@ def _matches(top: int, directory: str, part: str) -> list[str]:
 
 
 def _other_mounts(path: str, place: Place) -> list[str]:
-    from workstead.system.mount_table import mounts_below
+    from workstead.system.kernel.mount_table import mounts_below
 
     return mounts_below(path, memory=f"{stack.private_of(place)}/mounts", besides=_ours(place))
 

@@ -14,8 +14,8 @@ import os
 
 from workstead.errors import CloneFailed, InvalidSource, WorksteadError
 from workstead.model.value import Value
-from workstead.system import repository
-from workstead.system.foreign import read_small
+from workstead.system.files.foreign import read_small
+from workstead.system.git import repository
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Tree:
         from workstead.sources import lfs
         from workstead.sources.clone import Mirror, Prepared, borrows_of, large_files
         from workstead.sources.urls import parse_remote
-        from workstead.system import copying
+        from workstead.system.overlay import copying
 
         if depth > _MAX_DEPTH:
             raise CloneFailed(f"submodule {path} lies more than {_MAX_DEPTH} submodules deep")
@@ -163,7 +163,7 @@ def make_layer(
     progress: Callable[[str], None],
 ) -> list[str]:
     """Make the layer at a path that does not exist yet; give the object directories that it borrows from."""
-    from workstead.system import copying
+    from workstead.system.overlay import copying
 
     aside = f"{layer}.new"
     copying.remove_tree(aside)

@@ -14,7 +14,7 @@ import os
 from workstead.errors import TemplateNotFound
 from workstead.model.source import Filled, template_name
 from workstead.sources import overlay
-from workstead.system import layers
+from workstead.system.overlay import layers, mounter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
         return filled.replace(origin=origin, notes=[why, *filled.notes])
     notes: list[str] = []
     mechanism = layers.share([tree], place, choice=options.mechanism, notes=notes, progress=progress)
-    kept = [tree] if mechanism in layers.MOUNTED else []
+    kept = [tree] if mechanism in mounter.MOUNTED else []
     return Filled(mechanism=mechanism, layers=kept, origin={**origin, "borrows": borrows}, notes=notes)
 
 

@@ -13,7 +13,7 @@ import os
 from workstead.errors import CloneFailed, InvalidSource, PolicyDenied
 from workstead.model.source import is_local
 from workstead.model.value import Value
-from workstead.system.addresses import is_host_name, is_public, parse_port
+from workstead.system.process.addresses import is_host_name, is_public, parse_port
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

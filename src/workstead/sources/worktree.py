@@ -21,8 +21,10 @@ from workstead.model.source import Filled, is_commit
 from workstead.sources.clone import Prepared
 from workstead.sources.folder import check_folder
 from workstead.sources.overlay import expand
-from workstead.system import foreign, layers, repository, stack
-from workstead.system.git import Git, find_git
+from workstead.system.files import foreign
+from workstead.system.git import repository
+from workstead.system.git.runner import Git, find_git
+from workstead.system.overlay import layers, mounter, stack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": f"{found.common}/objects",
         },
     }
-    kept = [own, tree] if mechanism in layers.MOUNTED else []
+    kept = [own, tree] if mechanism in mounter.MOUNTED else []
     return Filled(mechanism=mechanism, layers=kept, origin=origin, notes=notes)
 
 
@@ -98,7 +100,7 @@ def _find(path: str, shown: str) -> repository.Repository:
 
 def _write_layer(layer: str, admin: str, found: repository.Repository, place: Place) -> None:
     """What stands over the checkout: the file that points at our entry, and what the user wants to come along."""
-    from workstead.system import copying
+    from workstead.system.overlay import copying
 
     os.mkdir(layer, 0o755)
     text = (foreign.read_small(found.work, INCLUDE_FILE) or b"").decode(errors="surrogateescape")
@@ -112,7 +114,7 @@ def _write_layer(layer: str, admin: str, found: repository.Repository, place: Pl
 
 def _register(admin: str, prepared: Prepared, tree: str, place: Place) -> None:
     """Write the entry aside, then rename it: git takes every directory in `worktrees` for an entry."""
-    from workstead.system.copying import give_tree
+    from workstead.system.overlay.copying import give_tree
 
     common = os.path.dirname(os.path.dirname(admin))
     aside = f"{common}/carrel-new-{place.uid}"
@@ -156,7 +158,7 @@ def point_back(filled: Filled, place: Place) -> None:
 
     If the agent made that impossible, git lists its work tree at an old path, and nothing else is wrong.
     """
-    from workstead.system.copying import clear
+    from workstead.system.overlay.copying import clear
 
     wanted = f"{place.root}/work/.git\n".encode(errors="surrogateescape")
     with suppress(OSError), foreign.hold_directory(filled.origin["admin"]) as entry:
@@ -207,7 +209,7 @@ def _is_stale(entries: int, name: str) -> bool:
 
 
 def _remove_entry(entries: int, name: str) -> None:
-    from workstead.system.copying import clear
+    from workstead.system.overlay.copying import clear
 
     if name.startswith(_PREFIX):
         clear(entries, name)
@@ -215,7 +217,7 @@ def _remove_entry(entries: int, name: str) -> None:
 
 def private_layer(parent: Filled, place: Place) -> str:
     """A layer for a fork of a work tree: a `.git` of its own at the same commit, instead of the parent's entry."""
-    from workstead.system.copying import give_tree
+    from workstead.system.overlay.copying import give_tree
 
     admin, common = parent.origin["admin"], parent.origin["repository"]
     found = repository.Repository(work=parent.origin["path"], git_dir=admin, common=common)

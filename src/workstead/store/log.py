@@ -15,12 +15,14 @@ from __future__ import annotations
 import json
 import time
 
-from workstead.errors import EventsLost, Invalid, LogBroken, VersionConflict, WrongStatus
+from workstead.errors import EventsLost, Invalid, VersionConflict, WrongStatus
 from workstead.model.chain import GENESIS, link_of, next_hash
 from workstead.model.event import EVENT_TYPES, Caller, Event
+from workstead.model.verification import Verification
 from workstead.model.views import project
 
 TYPE_CHECKING = False
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
@@ -66,8 +68,10 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = "position, stream, version, event_type, event_data, actor_id, metadata, recorded_at, hash"
+
 # ASCII, so that file names that are not UTF-8 (lone surrogates in Python) survive every database.
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
+
 # The end of the log and the head of a stream, in one look.
 _END = f"""SELECT coalesce(max(position), 0),
     coalesce((SELECT version FROM streams WHERE stream = ?), 0),
@@ -338,30 +342,6 @@ class Log:
                     "INSERT INTO views (kind, key, task, label, live, pending, data) VALUES (?,?,?,?,?,?,?)", row
                 )
         return len(records.found)
-
-
-class Verification:
-    """What `verify` found: how much it looked at, and the first thing that is wrong, if any."""
-
-    def __init__(self, events: int, streams: int, records: int, broken: dict[str, Any] | None) -> None:
-        self.events = events
-        self.streams = streams
-        self.records = records
-        self.broken = broken
-
-    def check(self) -> None:
-        """Raise LogBroken if something is wrong."""
-        if self.broken:
-            raise LogBroken(
-                f"the event log is broken{self._place()}: {self.broken['problem']}",
-                hint="keep a copy of the home first; views alone are mended by aw repair --rebuild-views",
-                details=self.broken,
-            )
-
-    def _place(self) -> str:
-        assert self.broken
-        position, stream = self.broken["position"], self.broken["stream"]
-        return f" at position {position}" if position else f" in stream {stream}" if stream else ""
 
 
 class _MemoryRecords:

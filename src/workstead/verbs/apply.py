@@ -14,8 +14,27 @@ import json
 import math
 import os
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
+from workstead.core import lookup
+from workstead.core.applying import (
+    Job,
+    Move,
+    as_done,
+    end_job,
+    find_job,
+    git_of,
+    hold_target,
+    jobs_path,
+    journal_path,
+    record_applied,
+    write_job,
+)
+from workstead.core.building import materialise
+from workstead.core.changes import state
+from workstead.core.gate import judged, refuse_agents
+from workstead.core.snapshots import BASE, keep, of_workspace
+from workstead.core.states import open_store, over_later, place_of_state, refuse_unready, stack_finder
 from workstead.errors import (
     Conflict,
     FileNotFound,
@@ -24,82 +43,30 @@ from workstead.errors import (
     NullByteInPath,
     OriginMoved,
     Refused,
-    WorkspaceBusy,
     WorksteadError,
     from_os,
 )
 from workstead.model.approval import Request
-from workstead.model.change import Clash, Plan, Step
+from workstead.model.change import Applied, Plan, Step
 from workstead.model.digest import sha256
-from workstead.model.event import ChangesApplied, ChangesApplyFailed, ChangesApplying, WorkspaceRebased
+from workstead.model.event import ChangesApplying
 from workstead.model.moment import seconds
 from workstead.model.names import parse_id
 from workstead.model.snapshot import Snapshot
 from workstead.model.source import BRANCH_HINT, is_branch_name
-from workstead.model.value import Value
-from workstead.system import locks
-from workstead.system.durable import make_folders, replace_file, sync_trees
-from workstead.verbs import show
-from workstead.verbs.create import materialise
-from workstead.verbs.diff import state
-from workstead.verbs.permit import judged, refuse_agents
-from workstead.verbs.snapshot import BASE, keep, of_workspace
-from workstead.verbs.state import open_store, over_later, place_of_state, refuse_unready, stack_finder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from workstead.home import Home
+    from workstead.core.gate import Gate
+    from workstead.core.home import Home
     from workstead.model.operation import Operation
     from workstead.model.workspace import Workspace
-    from workstead.snapshots.folders import Folders
     from workstead.snapshots.merge import Since
     from workstead.snapshots.objects import Store, Writer
     from workstead.snapshots.trees import Tree
-    from workstead.verbs.permit import Gate
-
-
-JOB_SUFFIXES = (".json", ".json.new", ".journal", ".journal.new")
-
-
-class Applied(Value):
-    """What was given back."""
-
-    operation_id: str  # empty if there was nothing to give
-    target: str
-    written: list[str]
-    deleted: list[str]
-    conflicts: list[str]  # written with conflict markers
-    refused: list[str]  # never given back: inside .git, devices
-    same: int  # changes that the origin had already
-    commit: str = ""
-    kept: list[str] = []  # copies, in the folder, of what the user saved in replaced files meanwhile
-
-
-class Move(Value):
-    """How a branch moves: to a commit that is made from the plan, to one that is known, or away."""
-
-    git_dir: str
-    branch: str
-    before: str = ""  # the commit that it is at, "" if there is no such branch
-    after: str = ""  # the commit that it goes to, "" if that is yet to be made or if the branch goes
-    parent: str = ""  # of the commit to be made; then the rest is what stands in it
-    message: str = ""
-    author: str = ""
-    when: int = 0
-
-
-class Job(Value):
-    """What an apply does: the steps of a plan in a folder, or a commit of them on a branch."""
-
-    plan: Plan
-    folder: str = ""
-    move: Move | None = None
-    keeps: tuple[str, ...] = ()  # roots of what undo needs
-    cover: str = ""  # what the folder shows before it, if the workspace lies on that folder
-    bases: tuple[str, ...] = ()  # of an undo: the base that the undone apply left, and the one before it
 
 
 def apply(
@@ -120,7 +87,7 @@ def apply(
     """
     if to is not None and to != "folder" and not to.startswith("branch:"):
         refuse_agents(home, "to write changes anywhere else than to their origin")
-    workspace = materialise(home, show.get(home, workspace_id))
+    workspace = materialise(home, lookup.get(home, workspace_id))
     target = _target(workspace, to)
     chosen = {path.strip("/"): ids for path, ids in (hunks or {}).items()}
     wanted = [*(path.strip("/") for path in paths), *chosen]
@@ -137,9 +104,9 @@ def _apply(
     message: str | None,
     mark_conflicts: bool,
 ) -> Applied:
-    workspace = show.by_uid(home, uid)
-    with home.hold(workspace.id), _hold_target(home, target):
-        workspace = refuse_unready(show.by_uid(home, workspace.uid))
+    workspace = lookup.by_uid(home, uid)
+    with home.hold(workspace.id), hold_target(home, target):
+        workspace = refuse_unready(lookup.by_uid(home, workspace.uid))
         before = keep(home, workspace, cause="before_apply", once=gate.judges)
         with (
             open_store(home) as store,
@@ -162,13 +129,13 @@ def _permit(
     home: Home, gate: Gate, workspace: Workspace, base: Tree, theirs: Tree, job: Job, target: str, wanted: list[str]
 ) -> None:
     """Judge what an agent wants to give back: these steps, from what the origin is now."""
-    from workstead.verbs.preview import of_states
+    from workstead.core.previews import of_states
 
     steps = [step.as_dict() for step in job.plan.steps]
     request = Request(
         operation="apply",
         place=".",
-        path=show.public_mount(home, workspace),
+        path=lookup.public_mount(home, workspace),
         to=target.partition(":")[0] if target.startswith("folder:") else target,
         digest_before=_digest([(step["path"], step["before"]) for step in steps]),
         digest_after=_digest([(step["path"], step["action"], step["digest"], step["mode"]) for step in steps]),
@@ -211,31 +178,12 @@ def _origin_path(workspace: Workspace) -> str:
 
 
 @contextmanager
-def _hold_target(home: Home, target: str, *, wait_seconds: float = 60.0) -> Iterator[None]:
-    """Two workspaces may have one origin: what one has half done must not be taken for a crash by the other.
-
-    So may workspaces of other homes: a folder is locked itself, too. A branch has git's own lock.
-    """
-    kind, _, where = target.partition(":")
-    folder = os.path.dirname(where) if kind == "patch" else where
-    with home.hold(f"origin {folder}", wait_seconds=wait_seconds):
-        if kind == "branch" or not os.path.isdir(folder):
-            yield
-            return
-        try:
-            with locks.hold_folder(folder, wait_seconds=wait_seconds):
-                yield
-        except locks.Held as held:
-            raise WorkspaceBusy(f"changes are being applied to {held}", hint="try again when it is done") from None
-
-
-@contextmanager
 def _with_hunks(store: Store, base: Tree, theirs: Tree, chosen: Mapping[str, Sequence[str]]) -> Iterator[Tree]:
     """The workspace's state as if it had changed only these places of these files."""
     if not chosen:
         yield theirs
         return
-    from workstead.snapshots.graft import choose_hunks
+    from workstead.snapshots.tree_edit import choose_hunks
 
     _refuse_unknown(base, theirs, list(chosen))
     with store.writer() as writer:
@@ -267,7 +215,7 @@ def _plan(
     message: str | None,
     mark_conflicts: bool,
 ) -> Job:
-    from workstead.snapshots.graft import hold_contents
+    from workstead.snapshots.tree_edit import hold_contents
 
     kind, _, where = target.partition(":")
     with _since(home, store, workspace) as since:
@@ -314,8 +262,8 @@ def _since(home: Home, store: Store, workspace: Workspace) -> Iterator[Since]:
 def _plan_patch(store: Store, base: Tree, theirs: Tree, since: Since, where: str, paths: list[str]) -> Job:
     """A patch is a file like any other: what it replaces comes back with undo."""
     from workstead.snapshots.diff import write_patch
-    from workstead.snapshots.graft import as_begun
     from workstead.snapshots.merge import Folder, fingerprint
+    from workstead.snapshots.tree_edit import as_begun
 
     with store.writer() as writer:
         root, unknown = as_begun(writer, base, theirs, [f"work/{path}" for path in paths] or ["work"], since)
@@ -399,7 +347,7 @@ def _lineage(home: Home, workspace: Workspace) -> Iterator[str]:
         if not parent or home.log.get("workspace", parent) is None:
             return
         until = seconds(workspace.created_at)
-        workspace = show.by_uid(home, parent)
+        workspace = lookup.by_uid(home, parent)
 
 
 def _plan_branch(
@@ -416,7 +364,7 @@ def _plan_branch(
 ) -> Job:
     from workstead.snapshots.commit import GitCommitTree
     from workstead.snapshots.merge import plan_merge
-    from workstead.system.repository import find_ref, find_repository, head_of
+    from workstead.system.git.repository import find_ref, find_repository, head_of
 
     path = _origin_path(workspace)
     found = find_repository(path) if path else None
@@ -427,7 +375,7 @@ def _plan_branch(
             f"{path or workspace.source} is not a git repository with a commit", hint="--to folder, or --to patch:FILE"
         )
     with store.writer() as writer:
-        ours = GitCommitTree(_git(home), found.common, parent)
+        ours = GitCommitTree(git_of(home), found.common, parent)
         plan = plan_merge(base, ours, theirs, writer, paths=paths or None, mark_conflicts=mark_conflicts, since=since)
         writer.commit()
     move = Move(
@@ -446,7 +394,7 @@ def _next_base(
     store: Store, workspace: Workspace, base: Tree, theirs: Tree, before: Snapshot, target: str, paths: list[str]
 ) -> str:
     """What changes are counted from afterwards: the present, or the old base with the chosen paths as they are now."""
-    from workstead.snapshots.graft import graft
+    from workstead.snapshots.tree_edit import graft
 
     if target.startswith("patch:"):
         return workspace.base
@@ -458,19 +406,6 @@ def _next_base(
     return root
 
 
-def _git(home: Home) -> Any:
-    from workstead.system.git import Git
-
-    state_directory = f"{home.path}/cache/git"
-    os.makedirs(state_directory, mode=0o700, exist_ok=True)
-    runner = Git(state=state_directory, config={})
-
-    def git(args: list[str], *, git_dir: str, stdin: bytes | None) -> bytes:
-        return runner.run(*args, git_dir=git_dir, feed=stdin)
-
-    return git
-
-
 def _author(workspace: Workspace) -> str:
     identity = workspace.config.get("git_config")
     if isinstance(identity, dict):
@@ -480,7 +415,7 @@ def _author(workspace: Workspace) -> str:
 
 def _message(home: Home, workspace: Workspace) -> str:
     """A commit message from what was asked for and what was run."""
-    from workstead.verbs.run import runs
+    from workstead.core.runs import runs
 
     found = runs(home, workspace.id)
     asked = next((run.prompt for run in reversed(found) if run.prompt), None) or workspace.config.get("prompt")
@@ -519,24 +454,24 @@ def _carry_out(
     )
     store.make_reserve()
     home.record(workspace.task_id, intent)
-    announced = show.by_uid(home, workspace.uid)
+    announced = lookup.by_uid(home, workspace.uid)
     try:
-        _write_job(home, operation_id, job)
+        write_job(home, operation_id, job)
         job, commit, kept = _do(home, store, job, operation_id)
     except BaseException as error:
         with suppress(WorksteadError):  # what cannot be settled now is settled when the home is opened next
-            _end(home, store, announced, job, reason=str(error) or type(error).__name__)
+            end_job(home, store, announced, job, reason=str(error) or type(error).__name__)
         if isinstance(error, OSError):
             raise from_os(error, f"applying the changes of {workspace.id}") from error
         raise
-    _record_applied(home, store, announced, job, commit, kept)
+    record_applied(home, store, announced, job, commit, kept)
     return _told(job, operation_id, target, commit, kept)
 
 
 def _covered(home: Home, store: Store, workspace: Workspace, job: Job) -> Job:
     """The job with what it replaces, where states of the workspace show it: what was kept so far must not change."""
-    from workstead.snapshots.graft import cover
     from workstead.snapshots.merge import Folder
+    from workstead.snapshots.tree_edit import cover
 
     if job.move is not None or not job.plan.steps or not _lies_on(home, workspace, job.folder):
         return job.replace(cover="")
@@ -578,9 +513,9 @@ def _do(home: Home, store: Store, job: Job, operation_id: str) -> tuple[Job, str
 
     move = job.move
     if move is None:
-        outcome = apply_plan(store, job.plan, job.folder, _journal_path(home, operation_id))
-        return _as_done(home, operation_id, job, outcome.plan), "", outcome.kept
-    git = _git(home)
+        outcome = apply_plan(store, job.plan, job.folder, journal_path(home, operation_id))
+        return as_done(home, operation_id, job, outcome.plan), "", outcome.kept
+    git = git_of(home)
     if move.parent:
         from workstead.snapshots.commit import make_commit
 
@@ -602,15 +537,6 @@ def _do(home: Home, store: Store, job: Job, operation_id: str) -> tuple[Job, str
     return job, move.after, ()
 
 
-def _as_done(home: Home, operation_id: str, job: Job, plan: Plan) -> Job:
-    """Remember the modes that files really got: undo has to find what was put there."""
-    if plan == job.plan:
-        return job
-    job = job.replace(plan=plan)
-    _write_job(home, operation_id, job)
-    return job
-
-
 def _move_branch(git: Any, move: Move) -> None:
     """Put the branch to a commit that is known, or take it away, only if it still is where we left it."""
     from workstead.errors import ToolFailed
@@ -628,190 +554,6 @@ def _move_branch(git: Any, move: Move) -> None:
         ) from error
 
 
-# -- how it ended ------------------------------------------------------------------------------------------------------
-
-
-def settle(home: Home, workspace: Workspace) -> str:
-    """Give an apply that was interrupted its end: the origin is finished or put back, and the log says which."""
-    operation_id = str(workspace.step["operation_id"])
-    with open_store(home) as store, _hold_target(home, str(workspace.step["target"]), wait_seconds=0):
-        job = _find_job(home, operation_id)
-        done = _end(home, store, workspace, job, reason="interrupted")
-    return "the origin has the changes" if done else "the origin is as it was"
-
-
-def _end(home: Home, store: Store, workspace: Workspace, job: Job | None, *, reason: str) -> bool:
-    """Write down how a step ended that we do not know the end of: its journal or the branch shows it."""
-    operation_id = str(workspace.step["operation_id"])
-    job, commit, kept = _find_done(home, operation_id, job) if job is not None else (None, None, ())
-    if job is not None and commit is not None:
-        _record_applied(home, store, workspace, job, commit, kept)
-        return True
-    fact = ChangesApplyFailed(**workspace.names(), operation_id=operation_id, reason=reason[:1000], kept=list(kept))
-    home.record(workspace.task_id, fact)
-    _drop_job(home, operation_id)
-    return False
-
-
-def _record_applied(home: Home, store: Store, workspace: Workspace, job: Job, commit: str, kept: Sequence[str]) -> None:
-    from workstead.snapshots.journal import drop_journal
-
-    step: dict[str, Any] = dict(workspace.step)
-    _hide_new_folders(home, workspace, job)
-    if job.move:
-        sync_trees(job.move.git_dir)  # a folder is synced by whoever writes to it
-    if job.bases:
-        _rebase_forks(home, workspace, job.bases, step)
-    fact = ChangesApplied(
-        **workspace.names(),
-        **{key: step[key] for key in ("target", "operation_id", "paths", "before", "undoes")},
-        base=step["next_base"],
-        base_before=workspace.base,
-        commit=commit,
-        steps=len(job.plan.steps),
-        cover=job.cover,
-        kept=list(kept),
-    )
-    home.record(workspace.task_id, fact)
-    drop_journal(_journal_path(home, str(step["operation_id"])))
-
-
-def _rebase_forks(home: Home, workspace: Workspace, bases: tuple[str, ...], step: Mapping[str, Any]) -> None:
-    """Let forks that were made in between count again what the undo took out of the origin.
-
-    It is written before the undo's own end: whoever settles the undo after a crash comes here again.
-    """
-    new_base = {workspace.base: str(step["next_base"])}
-    new_base.setdefault(*bases)
-    family = {workspace.uid}
-    for record in home.log.find_all("workspace"):  # a fork comes after its parent
-        origin = record["filled"].get("origin")
-        if not isinstance(origin, dict) or origin.get("parent") not in family:
-            continue
-        family.add(record["uid"])
-        base = new_base.get(record["base"], record["base"])
-        if record["home"] == home.id and record["state"] in ("ready", "destroyed") and base != record["base"]:
-            names = {key: record[key] for key in ("workspace_id", "agent_id", "uid")}
-            home.record(record["task_id"], WorkspaceRebased(**names, base=base, undone=str(step["undoes"])))
-
-
-def _hide_new_folders(home: Home, workspace: Workspace, job: Job) -> None:
-    """Keep directories that the agent made and the origin has now from being two that lie on each other.
-
-    The kernel knows them as the agent's alone and writes no whiteout for what is removed in them: it would show again.
-    The mark is set where the directory begins: after a fork the agent's own files lie in several layers.
-    """
-    overlay = place_of_state(home, workspace).overlay
-    made = [step.path for step in job.plan.steps if step.action == "mkdir"]
-    if overlay is None or not job.cover or not made:
-        return
-    from workstead.snapshots.folders import Folders
-    from workstead.system.parts import open_part
-
-    mark = f"{overlay.stack.marks}.overlay.opaque"
-    own = [overlay.upper, *overlay.stack.layers[:-1]]  # the last is the folder itself
-    with ExitStack() as opened:
-        layers = []
-        for layer in reversed(own):
-            layers.append(Folders(open_part(*os.path.split(layer))))
-            opened.callback(layers[-1].close)
-        for path in made:
-            _mark_lowest(layers, path, mark)
-
-
-def _mark_lowest(layers: Sequence[Folders], path: str, mark: str) -> None:
-    """Mark a directory in the lowest layer that has it, if it was not removed or replaced meanwhile."""
-    for folders in layers:
-        try:
-            found = folders.open(path)
-        except OSError:
-            continue
-        with suppress(OSError):
-            os.setxattr(found, mark, b"y")
-        return
-
-
-def _find_done(home: Home, operation_id: str, job: Job) -> tuple[Job, str | None, tuple[str, ...]]:
-    """Finish the job or take it back: as it was done, the commit that a branch is at or "", and what was kept.
-
-    The commit is None if the origin is as it was.
-    """
-    from workstead.snapshots.apply import finish_apply
-
-    if job.move is not None:
-        return job, _find_moved(home, job.move), ()
-    outcome = finish_apply(job.plan, _journal_path(home, operation_id))
-    if outcome is None:
-        return job, None, ()
-    if not outcome.done:
-        return job, None, outcome.kept
-    return _as_done(home, operation_id, job, outcome.plan), "", outcome.kept
-
-
-def _find_moved(home: Home, move: Move) -> str | None:
-    from workstead.system.repository import find_ref
-
-    tip = find_ref(move.git_dir, f"refs/heads/{move.branch}") or ""
-    if not move.parent:
-        return tip if tip == move.after else None
-    if not tip or tip == move.before:
-        return None
-    head, _, text = _git(home)(["cat-file", "commit", tip], git_dir=move.git_dir, stdin=None).partition(b"\n\n")
-    lines = head.split(b"\n")
-    ours = (
-        f"parent {move.parent}".encode() in lines
-        and b"committer %s %d +0000" % (move.author.encode("utf-8", "replace"), move.when) in lines
-        and text.strip() == move.message.encode("utf-8", "replace").strip()
-    )
-    return tip if ours else None
-
-
-# -- what was done, beside the log -------------------------------------------------------------------------------------
-
-
-def jobs_path(home: Home) -> str:
-    """Where the files are that say what applies did."""
-    return f"{home.path}/applied"
-
-
-def _journal_path(home: Home, operation_id: str) -> str:
-    return f"{jobs_path(home)}/{operation_id}.journal"
-
-
-def _write_job(home: Home, operation_id: str, job: Job) -> None:
-    make_folders(jobs_path(home))
-    replace_file(f"{jobs_path(home)}/{operation_id}.json", json.dumps(job.as_dict()).encode())
-
-
-def _drop_job(home: Home, operation_id: str) -> None:
-    for suffix in JOB_SUFFIXES:
-        with suppress(FileNotFoundError):
-            os.unlink(f"{jobs_path(home)}/{operation_id}{suffix}")
-
-
-def _find_job(home: Home, operation_id: str) -> Job | None:
-    """What an apply does or did, or None if it had not begun or its retention has ended."""
-    try:
-        with open(f"{jobs_path(home)}/{operation_id}.json") as file:
-            found = json.load(file)
-    except FileNotFoundError:
-        return None
-    plan = found["plan"]
-    return Job(
-        plan=Plan(
-            steps=tuple(Step(**each) for each in plan["steps"]),
-            clashes=tuple(Clash(**each) for each in plan["clashes"]),
-            refused=tuple(plan["refused"]),
-            same=plan["same"],
-        ),
-        folder=found["folder"],
-        move=Move(**found["move"]) if found["move"] else None,
-        keeps=tuple(found["keeps"]),
-        cover=found.get("cover", ""),
-        bases=tuple(found.get("bases", ())),
-    )
-
-
 def find_applied(home: Home, operation: Operation) -> Applied:
     """Return the answer of an apply that has ended, for a caller who did not get it."""
     task, _ = parse_id(operation.workspaces[0])
@@ -819,7 +561,7 @@ def find_applied(home: Home, operation: Operation) -> Applied:
     done: dict[str, Any] = next(
         event.event_data for event in events if event.event_data["operation_id"] == operation.operation_id
     )
-    job = _find_job(home, operation.operation_id) or Job(plan=Plan(steps=()))  # its retention may have ended
+    job = find_job(home, operation.operation_id) or Job(plan=Plan(steps=()))  # its retention may have ended
     return _told(job, operation.operation_id, done["target"], done["commit"], done.get("kept", ()))
 
 
@@ -828,29 +570,18 @@ def is_known(home: Home, operation_id: str) -> bool:
     return os.path.exists(f"{jobs_path(home)}/{operation_id}.json")
 
 
-def kept_roots(home: Home, but_not: Collection[str] = ()) -> list[str]:
-    """The states and contents that undoing an apply needs."""
-    roots: list[str] = []
-    with suppress(FileNotFoundError):
-        for name in os.listdir(jobs_path(home)):
-            operation_id, _, suffix = name.partition(".")
-            job = _find_job(home, operation_id) if suffix == "json" and operation_id not in but_not else None
-            roots += job.keeps if job is not None else ()
-    return roots
-
-
 # -- taking it back ----------------------------------------------------------------------------------------------------
 
 
 def take_back(home: Home, workspace: Workspace, operation_id: str, applied: dict[str, Any]) -> Applied:
     """Take an apply back: the origin gets what it had, unless somebody changed it since; then nothing is done."""
     target = str(applied["target"])
-    with home.hold(workspace.id), _hold_target(home, target):
-        workspace = refuse_unready(show.by_uid(home, workspace.uid))
+    with home.hold(workspace.id), hold_target(home, target):
+        workspace = refuse_unready(lookup.by_uid(home, workspace.uid))
         record = home.log.get("operation", operation_id)
         if record is None or record["undone_by"]:  # somebody was quicker
             raise Conflict(f"operation {operation_id} was undone already", hint="aw ops lists what was done")
-        job = _find_job(home, operation_id)
+        job = find_job(home, operation_id)
         if job is None:
             raise Conflict(
                 f"what {operation_id} did is not known any more",
@@ -876,8 +607,8 @@ def _reverse(job: Job, commit: str) -> Job:
 
 def _base_without(home: Home, store: Store, workspace: Workspace, applied: dict[str, Any], plan: Plan) -> str:
     """The base as if this apply had not been: those that came after it stay counted."""
-    from workstead.snapshots.graft import transplant
     from workstead.snapshots.take import with_own_stack
+    from workstead.snapshots.tree_edit import transplant
     from workstead.snapshots.trees import Tree
 
     before, after = str(applied["base_before"]), str(applied["base"])

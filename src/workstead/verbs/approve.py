@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import time
 
+from workstead.core import lookup
+from workstead.core.approval_requests import expire, expire_all, get, is_whole, names, read_preview, void
+from workstead.core.gate import is_agent, judged, refuse_agents
+from workstead.core.policies import amend
 from workstead.errors import (
     ApprovalDecided,
     ApprovalExpired,
@@ -22,16 +26,12 @@ from workstead.model import event as events
 from workstead.model.approval import Approval
 from workstead.model.policy import OPERATIONS, Rule, matches, with_rule
 from workstead.model.workspace import LIVE
-from workstead.verbs import show
-from workstead.verbs.ask import expire, expire_all, get, is_whole, names, read_preview, void
-from workstead.verbs.permit import is_agent, judged, refuse_agents
-from workstead.verbs.policy import amend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from workstead.home import Home
+    from workstead.core.home import Home
     from workstead.model.value import Value
     from workstead.model.workspace import Workspace
 
@@ -44,8 +44,8 @@ def approvals(home: Home, workspace_id: str | None = None, *, every: bool = Fals
         workspace_id = home.caller.agent_of
     task = None
     if workspace_id is not None:
-        workspace_id = show.normal_id(workspace_id)
-        show.check_reach(home, workspace_id)
+        workspace_id = lookup.normal_id(workspace_id)
+        lookup.check_reach(home, workspace_id)
         task = workspace_id.partition("/")[0]
     found = [Approval(**record) for record in home.log.find_all("approval", task=task, live_only=not every)]
     if workspace_id is not None:
@@ -88,7 +88,7 @@ def _may_see(home: Home, approval: Approval) -> bool:
     """Whether the caller may read, without asking, all that the request is about."""
     if not is_agent(home):
         return True
-    workspace = show.by_uid(home, approval.uid)
+    workspace = lookup.by_uid(home, approval.uid)
     may = judged(home, lambda gate: gate.readable(workspace))
     return may is None or (approval.place != "." and all(map(may, _places(home, workspace, approval))))
 
@@ -97,7 +97,7 @@ def _places(home: Home, workspace: Workspace, approval: Approval) -> list[str]:
     """The paths that a request about files is about, from the top of the workspace."""
     if approval.operation != "move":
         return [approval.place]
-    return [approval.place, approval.to.removeprefix(show.public_mount(home, workspace)).lstrip("/")]
+    return [approval.place, approval.to.removeprefix(lookup.public_mount(home, workspace)).lstrip("/")]
 
 
 def approve(home: Home, approval_ids: Sequence[str], *, comment: str = "", unseen: bool = False) -> list[Approval]:
@@ -163,10 +163,10 @@ def deny_all(
 
 def _where(home: Home, workspace_id: str | None, run_id: str | None) -> Workspace | None:
     if run_id is not None:
-        from workstead.verbs.run import get as get_run
+        from workstead.core.runs import get as get_run
 
-        return show.by_uid(home, get_run(home, run_id).uid)
-    return show.get(home, workspace_id) if workspace_id is not None else None
+        return lookup.by_uid(home, get_run(home, run_id).uid)
+    return lookup.get(home, workspace_id) if workspace_id is not None else None
 
 
 def _matching(
@@ -232,7 +232,7 @@ def _decided(found: Approval) -> WorksteadError:
 
 
 def _grant(home: Home, approval: Approval, comment: str) -> Approval:
-    workspace = show.by_uid(home, approval.uid)
+    workspace = lookup.by_uid(home, approval.uid)
     if workspace.state not in LIVE:
         void(home, approval.id, f"the workspace is {workspace.state}")
         raise _decided(get(home, approval.id))
@@ -243,7 +243,7 @@ def _grant(home: Home, approval: Approval, comment: str) -> Approval:
             hint="the agent asks again, for what is there now",
             details={"approval_id": approval.id},
         )
-    lasts = show.policy_of(workspace).approval_timeout_seconds
+    lasts = lookup.policy_of(workspace).approval_timeout_seconds
     return _record(
         home, events.ApprovalGranted(**names(approval), comment=comment, expires_at=time.time() + lasts), approval
     )
@@ -266,7 +266,7 @@ def _is_stale(home: Home, workspace: Workspace, approval: Approval) -> bool:
     of_one = approval.operation in _OF_FILES and approval.place != "."
     if not of_one or workspace.home != home.id or workspace.state != "ready":
         return False
-    from workstead.verbs.files import fingerprint
+    from workstead.core.file_access import fingerprint
 
     try:
         places = _places(home, workspace, approval)

@@ -13,52 +13,30 @@ import os
 import time
 from contextlib import ExitStack, contextmanager
 
+from workstead.core import lookup
+from workstead.core.archives import archives_path, caps_of
+from workstead.core.building import materialise
+from workstead.core.metadata import DOCUMENTS
+from workstead.core.snapshots import BASE, keep, of_workspace
+from workstead.core.states import open_store, place_of_state, refuse_unready, stack_finder
 from workstead.errors import OperationNotFound, SnapshotNotFound, StoreDamaged, ToolMissing, WorkspaceNotFound
+from workstead.model.archive import Archived, KnownArchive
 from workstead.model.event import WorkspaceArchived
 from workstead.model.names import directory_name
 from workstead.model.snapshot import EMPTY
-from workstead.model.value import Value
-from workstead.system.metadata import read_document
-from workstead.verbs import show
-from workstead.verbs.create import DOCUMENTS, materialise
-from workstead.verbs.snapshot import BASE, keep, of_workspace
-from workstead.verbs.state import open_store, place_of_state, refuse_unready, stack_finder
+from workstead.system.files.metadata import read_document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import IO, Any
 
-    from workstead.archives.read import Contents
-    from workstead.archives.trees import Caps
     from workstead.archives.write import Writer
-    from workstead.home import Home
+    from workstead.core.home import Home
+    from workstead.model.archive import Contents
     from workstead.model.snapshot import Snapshot
     from workstead.model.workspace import Workspace
     from workstead.snapshots.trees import Tree
-
-
-class Archived(Value):
-    """An archive that was written."""
-
-    workspace_id: str
-    path: str  # a file or an s3:// URL
-    bytes: int
-    digest: str  # sha256 of the file
-    files: int
-    states: int  # how many it can be brought back to
-    snapshot_id: str  # the state that its files are
-    chain: list[dict[str, object]]  # the task's stream, how many events it had, and its last hash
-
-
-class KnownArchive(Value):
-    """An archive that the log knows of."""
-
-    workspace_id: str
-    path: str
-    bytes: int
-    digest: str
-    archived_at: str
 
 
 def archive(
@@ -118,12 +96,12 @@ def archive(
 
 def _find(home: Home, name: str) -> Workspace:
     try:
-        return materialise(home, show.get(home, name))
+        return materialise(home, lookup.get(home, name))
     except WorkspaceNotFound:
-        from workstead.verbs.undo import find_trashed
+        from workstead.core.trash import find_trashed
 
         try:
-            return show.check_here(home, find_trashed(home, name))
+            return lookup.check_here(home, find_trashed(home, name))
         except OperationNotFound:
             pass
         raise
@@ -132,11 +110,11 @@ def _find(home: Home, name: str) -> Workspace:
 @contextmanager
 def _standing(home: Home, workspace: Workspace) -> Iterator[Workspace]:
     """The workspace as it is now that nobody else is at it, with its path: that in the trash, if it is there."""
-    current = show.by_uid(home, workspace.uid)
+    current = lookup.by_uid(home, workspace.uid)
     if current.state != "destroyed":
         yield refuse_unready(current)
         return
-    from workstead.verbs.destroy import detach
+    from workstead.core.mounting import detach
 
     trashed = current.replace(path=current.trash_path)
     try:
@@ -168,20 +146,6 @@ def archives(home: Home) -> list[KnownArchive]:
     return list(found.values())
 
 
-def caps_of(home: Home) -> Caps:
-    """How much an archive may hold, as the settings say."""
-    from workstead.archives.trees import Caps
-
-    said = home.settings.archives
-    return Caps(max_files=said.max_files, max_bytes=int(said.max_gb * (1 << 30)), max_ratio=said.max_ratio)
-
-
-def archives_path(home: Home) -> str:
-    """Where archives go when nobody says."""
-    said = home.settings.workspaces.archives_path or f"{home.path}/archives"
-    return said if said.endswith("/") else said + "/"
-
-
 def _name(workspace: Workspace) -> str:
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     return f"{directory_name(workspace.task_id)}.{directory_name(workspace.agent_id)}.{stamp}.aw.tar.zst"
@@ -200,7 +164,7 @@ def _teller(
     home: Home, workspace: Workspace, taken: Snapshot, progress: Callable[[int, int], None]
 ) -> Callable[[int], None]:
     """Tells how many of about how many bytes are done."""
-    from workstead.system.measure import measure
+    from workstead.system.files.measure import measure
 
     total = max(1, measure(f"{workspace.path}/work").bytes if workspace.filled.get("layers") else taken.size)
     return lambda done: progress(min(done, total), total)
@@ -246,8 +210,8 @@ def _write_borrowed(home: Home, workspace: Workspace, writer: Writer) -> list[st
     from workstead.archives.borrowed import are_objects, pack
     from workstead.archives.write import PACK
     from workstead.errors import WorksteadError
-    from workstead.system.copying import remove_tree
-    from workstead.system.measure import measure
+    from workstead.system.files.measure import measure
+    from workstead.system.overlay.copying import remove_tree
 
     origin: Any = workspace.filled.get("origin") or {}
     borrows = [str(path) for path in origin.get("borrows", ())]

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from workstead import sources
+from workstead.core import lookup
+from workstead.core.gate import judged
+from workstead.core.mounting import detach
 from workstead.errors import (
     CleanupFailed,
     DiskFull,
-    FilesystemError,
     FolderNotFound,
     PartReplaced,
     PermissionDenied,
@@ -25,23 +26,16 @@ from workstead.errors import (
 )
 from workstead.model.approval import Request
 from workstead.model.event import WorkspaceCleanup, WorkspaceDestroyFailed, WorkspaceDestroying
-from workstead.model.source import Filled
 from workstead.model.text import printable, word
-from workstead.system.durable import sync_names
-from workstead.verbs import show
-from workstead.verbs.create import place_of
-from workstead.verbs.permit import judged
+from workstead.system.files.durable import sync_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import Any
 
-    from workstead.home import Home
-    from workstead.model.source import Place
+    from workstead.core.gate import Gate
+    from workstead.core.home import Home
     from workstead.model.workspace import Workspace
-    from workstead.verbs.permit import Gate
-
 
 WITH_ORIGIN = ("overlay", "clone", "worktree")  # sources that changes can be given back to
 
@@ -60,10 +54,10 @@ def destroy(
     An id that was destroyed before is not an error, one that never was is WorkspaceNotFound, and then none is touched.
     `check` sees each as it is when nobody else can change it any more, and may raise.
     """
-    found = [show.find_last(home, workspace_id) for workspace_id in workspace_ids]
+    found = [lookup.find_last(home, workspace_id) for workspace_id in workspace_ids]
     for workspace_id, workspace in zip(workspace_ids, found, strict=True):
-        if workspace is None and not show.was_destroyed(home, workspace_id):
-            raise WorkspaceNotFound.of(show.normal_id(workspace_id))
+        if workspace is None and not lookup.was_destroyed(home, workspace_id):
+            raise WorkspaceNotFound.of(lookup.normal_id(workspace_id))
     operation_id = home.new_id()
 
     def act(gate: Gate) -> list[Workspace]:
@@ -77,17 +71,17 @@ def destroy(
 
 def _permit(home: Home, gate: Gate, workspace: Workspace) -> None:
     """Judge an agent that wants a workspace gone, as it is now."""
-    if show.find(home, workspace.id) is None:  # it is already
+    if lookup.find(home, workspace.id) is None:  # it is already
         return
     decision = gate.decide(workspace, "destroy")
     root = ""
     if workspace.state == "ready":
-        from workstead.verbs.snapshot import keep
+        from workstead.core.snapshots import keep
 
         with home.hold(workspace.id):
             root = keep(home, workspace, cause="before_destroy", once=True).root
     request = Request(
-        operation="destroy", place=".", path=show.public_mount(home, workspace), to=workspace.id, digest_before=root
+        operation="destroy", place=".", path=lookup.public_mount(home, workspace), to=workspace.id, digest_before=root
     )
     verdict = gate.whole(workspace, request, decision, lambda: _preview(home, workspace))
     if verdict.facts:
@@ -95,7 +89,7 @@ def _permit(home: Home, gate: Gate, workspace: Workspace) -> None:
 
 
 def _preview(home: Home, workspace: Workspace) -> Iterator[bytes]:
-    from workstead.verbs.diff import status
+    from workstead.core.changes import status
 
     yield f"move {printable(workspace.id)} to the trash; what was changed in it:\n".encode()
     # For the owner, who decides: an agent would not find what it may not read.
@@ -105,10 +99,10 @@ def _preview(home: Home, workspace: Workspace) -> Iterator[bytes]:
 
 def destroy_task(home: Home, task: str, *, force: bool = False, reason: str = "requested") -> list[Workspace]:
     """Move every workspace of a task to the trash; WorkspaceNotFound if the task never had one."""
-    every = show.list_all(home, task=task, gone=True)
+    every = lookup.list_all(home, task=task, gone=True)
     if not every:
         raise WorkspaceNotFound(f"task {task} has no workspaces", hint="aw list --all shows every workspace")
-    live = [workspace.id for workspace in show.list_all(home, task=task)]
+    live = [workspace.id for workspace in lookup.list_all(home, task=task)]
     return destroy(home, live, force=force, reason=reason)
 
 
@@ -121,12 +115,12 @@ def _destroy(
     undoes: str,
     check: Callable[[Workspace], None],
 ) -> Workspace:
-    show.check_here(home, workspace)
+    lookup.check_here(home, workspace)
     _end_runs(home, workspace, force=force)
     with home.hold(workspace.id):
-        current = show.find(home, workspace.id)
+        current = lookup.find(home, workspace.id)
         if current is None:  # destroyed already, by us or by somebody who was quicker
-            return show.find_last(home, workspace.id) or workspace
+            return lookup.find_last(home, workspace.id) or workspace
         check(current)
         _refuse_losses(home, current, force=force)
         trash_path = f"{home.private}/trash/{current.uid}"
@@ -151,7 +145,7 @@ def _destroy(
                 hint="it is as it was; see what uses it, then try again",
             ) from error
         home.record(current.task_id, WorkspaceCleanup(**names, **step))
-        return show.by_uid(home, current.uid)
+        return lookup.by_uid(home, current.uid)
 
 
 def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
@@ -163,7 +157,7 @@ def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
     origin = workspace.filled.get("origin")
     if not isinstance(origin, dict) or origin.get("kind") not in WITH_ORIGIN or not os.path.isdir(workspace.path):
         return
-    from workstead.verbs.diff import has_unapplied
+    from workstead.core.changes import has_unapplied
 
     try:
         if not has_unapplied(home, workspace):
@@ -177,7 +171,7 @@ def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
             f"workspace {workspace.id} holds changes that were not applied",
             hint=f"aw diff {word(workspace.id)}, aw apply {word(workspace.id)}, or --force: aw undo brings it back",
         )
-    from workstead.verbs.snapshot import keep
+    from workstead.core.snapshots import keep
 
     with suppress(DiskFull, StoreFull):  # the files go to the trash whole: a full disk can be freed without a snapshot
         keep(home, workspace, cause="before_destroy")
@@ -185,15 +179,16 @@ def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
 
 def _end_runs(home: Home, workspace: Workspace, *, force: bool) -> None:
     """Refuse while something runs in the workspace, or stop it if that is what was asked for."""
-    active = show.active_runs(home, workspace)
+    active = lookup.active_runs(home, workspace)
     if not active:
         return
     if any(record.get("box") for record in active):
-        from workstead.verbs.keep import make_way
+        from workstead.core.stopping import make_way
 
         make_way(home, workspace)
-        active = show.active_runs(home, workspace)
-    from workstead.verbs.run import settle, stop
+        active = lookup.active_runs(home, workspace)
+    from workstead.core.runs import settle
+    from workstead.core.stopping import stop
 
     for record in active:
         if settle(home, record["run_id"]):
@@ -209,44 +204,9 @@ def _end_runs(home: Home, workspace: Workspace, *, force: bool) -> None:
 def _stop_machines(home: Home, workspace: Workspace) -> None:
     """A machine that is kept between commands holds the workspace's mounts; nothing runs in it now."""
     if os.path.isdir(f"{home.path}/machines"):
-        from workstead.verbs.machines import forget
+        from workstead.core.machines import forget
 
         forget(home, workspace)
-
-
-def detach(home: Home, workspace: Workspace) -> None:
-    """Take the workspace's mounts away before its directory moves."""
-    if workspace.filled:
-        sources.detach(*filled_in(home, workspace))
-
-
-def attach(home: Home, workspace: Workspace) -> None:
-    """Make the workspace's mounts again, if it has any and they are gone."""
-    check_there(workspace)
-    if workspace.filled:
-        sources.attach(*filled_in(home, workspace))
-
-
-def check_there(workspace: Workspace) -> None:
-    """Refuse a workspace whose directory is gone, by somebody's hand or by a damaged disk."""
-    if workspace.state == "ready" and not os.path.isdir(workspace.path):
-        raise FilesystemError(
-            f"the directory of workspace {workspace.id} is gone: {workspace.path}",
-            hint=f"aw repair brings back its last snapshot; aw destroy {word(workspace.id)} forgets it",
-        )
-
-
-def refresh(home: Home, workspace: Workspace) -> None:
-    """Mount it anew if its folder changed so that it hides files of its own; nobody may be at work in it."""
-    if workspace.filled:
-        sources.refresh(*filled_in(home, workspace))
-
-
-def filled_in(home: Home, workspace: Workspace) -> tuple[Filled, Place]:
-    """What its source made of the workspace, and where it is: for mounting and unmounting, which a copy must not do."""
-    home.check_place()
-    fields: dict[str, Any] = workspace.filled
-    return Filled(**fields), place_of(home, workspace.uid, workspace.path)
 
 
 def _move_to_trash(home: Home, workspace: Workspace, trash_path: str) -> None:
@@ -257,4 +217,5 @@ def _move_to_trash(home: Home, workspace: Workspace, trash_path: str) -> None:
         if not os.path.isdir(os.path.dirname(trash_path)):
             home.make_private()
             _move_to_trash(home, workspace, trash_path)
+
         # Otherwise somebody removed the directory by hand, or it was only planned: there is nothing to keep.

@@ -5,28 +5,20 @@ from __future__ import annotations
 import os
 import sys
 
-from workstead.model.value import Value
+from workstead.model.health import Probe
+from workstead.system.overlay import mounter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from workstead.home import Home
-
-
-class Probe(Value):
-    """One capability."""
-
-    name: str
-    ok: bool
-    found: str
-    means: str
-    remedy: str = ""
+    from workstead.core.home import Home
 
 
 def doctor(home: Home) -> list[Probe]:
     """Try everything that Workstead can make use of; nothing is left behind."""
-    from workstead.system import layers, probes
+    from workstead.system.kernel import probes
+    from workstead.system.overlay import layers
 
     workspaces = home.workspaces_path
     home.make_private()
@@ -58,7 +50,7 @@ def doctor(home: Home) -> list[Probe]:
         ),
         (
             "reflink",
-            lambda: mechanisms[layers.REFLINK],
+            lambda: mechanisms[mounter.REFLINK],
             "copies share their blocks until they are changed",
             "put the home on btrfs or xfs; without it an overlay or a plain copy is used",
         ),
@@ -153,25 +145,25 @@ def _probe(name: str, attempt: Callable[[], tuple[bool, str]], means: str, remed
 
 def _chosen(wanted: str, mechanisms: dict[str, tuple[bool, str]]) -> tuple[bool, str]:
     """The mechanism that a new workspace would get, and why not a better one."""
-    from workstead.system import layers
+    from workstead.system.overlay import layers
 
     refused: list[str] = []
     for name in layers.candidates() if wanted == "auto" else (wanted,):
         works, said = mechanisms[name]
         if works:
-            return name != layers.COPY or wanted == name, "; ".join([f"by {name}", *refused])
+            return name != mounter.COPY or wanted == name, "; ".join([f"by {name}", *refused])
         refused.append(f"{name}: {said}")
     return False, f"nothing works of what storage.mechanism allows: {'; '.join(refused)}"
 
 
 def _quota(home: Home) -> tuple[bool, str]:
-    from workstead.system import space
-    from workstead.verbs.create import IMAGE, IMAGE_BELOW_MB, IMAGE_FROM_MB, METERING
+    from workstead.model.quota import IMAGE, IMAGE_BELOW_MB, IMAGE_FROM_MB, METERING
+    from workstead.system.overlay import quota_image
 
     wanted = home.settings.storage.quota
     if wanted == METERING:
         return True, "metering, as storage.quota says"
-    reason = space.probe(home.private)
+    reason = quota_image.probe(home.private)
     if reason is not None:
         return False, f"no file system of limited size: {reason}" + ("; metering" if wanted != IMAGE else "")
     sizes = "" if wanted == IMAGE else f" from {IMAGE_FROM_MB} to below {IMAGE_BELOW_MB} MB, metering for the rest"
@@ -179,7 +171,7 @@ def _quota(home: Home) -> tuple[bool, str]:
 
 
 def _owners(home: Home) -> tuple[bool, str]:
-    from workstead.system import layers
+    from workstead.system.overlay import layers
 
     if os.geteuid() != 0:
         return True, "not needed: agents are the user who starts them"
@@ -189,14 +181,14 @@ def _owners(home: Home) -> tuple[bool, str]:
 
 
 def _kvm(home: Home) -> tuple[bool, str]:
-    from workstead.system.vm import kvm
+    from workstead.sandboxes.vm import kvm
 
     answer = kvm.ask(f"{home.path}/cache/guest", home.settings.sandbox.uid)
     return answer.works, answer.found
 
 
 def _vm(home: Home) -> tuple[bool, str]:
-    from workstead.verbs.machines import probe
+    from workstead.core.machines import probe
 
     return probe(home)
 

@@ -6,21 +6,22 @@ meanwhile leads elsewhere; a file that grows or shrinks while it is read is cut,
 
 from __future__ import annotations
 
+from workstead.core.file_access import judging_read, locate, readable_below
+from workstead.core.gate import judged
 from workstead.errors import WorksteadError
+from workstead.model import file
 from workstead.model.event import FileRead
-from workstead.system import files
-from workstead.system.reading import MAX_DIGEST_BYTES, digest_of, find_mark
-from workstead.verbs.files import judging_read, locate, readable_below
-from workstead.verbs.permit import judged
+from workstead.system.files import operations
+from workstead.system.files.reading import MAX_DIGEST_BYTES, digest_of, find_mark
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any, Self
 
-    from workstead.home import Home
-    from workstead.system.paths import Root
-    from workstead.verbs.permit import Gate
+    from workstead.core.gate import Gate
+    from workstead.core.home import Home
+    from workstead.system.files.root import Root
 
 MAX_DEPTH = 3_000
 _ZEROS = bytes(65536)
@@ -29,7 +30,7 @@ _ZEROS = bytes(65536)
 class Download:
     """An open file: its size, what tells its content from another, and its bytes in pieces."""
 
-    def __init__(self, home: Home, names: dict[str, Any], task: str, reader: files.Reader) -> None:
+    def __init__(self, home: Home, names: dict[str, Any], task: str, reader: operations.Reader) -> None:
         self._home, self._names, self._task, self._reader = home, names, task, reader
         self.size = reader.size
         # A larger one has none: a sparse terabyte costs its maker nothing and us an hour.
@@ -62,7 +63,7 @@ def open_file(home: Home, workspace_id: str, path: str) -> Download:
 
     def act(gate: Gate) -> Download:
         with locate(home, workspace_id, path) as spot:
-            reader = files.open_reader(spot.root, spot.path, ready=judging_read(home, gate, spot))
+            reader = operations.open_reader(spot.root, spot.path, ready=judging_read(home, gate, spot))
             try:
                 return Download(home, spot.names(), spot.workspace.task_id, reader)
             except BaseException:
@@ -80,13 +81,13 @@ def tar_files(home: Home, workspace_id: str, path: str = ".") -> Iterator[bytes]
     with locate(home, workspace_id, path) as spot:
         may = judged(home, lambda gate: readable_below(gate, spot))
         fact = FileRead(**spot.names(), size=0, digest="")
-        entries = list(files.scan(spot.root, spot.path))  # says at once what is wrong with the path
+        entries = list(operations.scan(spot.root, spot.path))  # says at once what is wrong with the path
         home.record(spot.workspace.task_id, fact, durable=False)
         yield from _tar(spot.root, spot.path, entries, may)
     yield bytes(1024)
 
 
-def _tar(root: Root, top: str, entries: list[files.Entry], may: Callable[[str], bool] | None) -> Iterator[bytes]:
+def _tar(root: Root, top: str, entries: list[file.Entry], may: Callable[[str], bool] | None) -> Iterator[bytes]:
     prefix = "" if top.strip("/") in ("", ".") else f"{top.rstrip('/')}/"
     waiting = [(entry, "") for entry in sorted(entries, key=lambda entry: entry.name, reverse=True)]
     while waiting:
@@ -94,7 +95,7 @@ def _tar(root: Root, top: str, entries: list[files.Entry], may: Callable[[str], 
         name = f"{folder}{entry.name}"
         try:
             if entry.kind == "directory":
-                below = list(files.scan(root, f"{prefix}{name}")) if name.count("/") < MAX_DEPTH else []
+                below = list(operations.scan(root, f"{prefix}{name}")) if name.count("/") < MAX_DEPTH else []
                 yield _header(name, entry, kind=b"5")
                 below.sort(key=lambda each: each.name, reverse=True)
                 waiting += [(each, f"{name}/") for each in below]
@@ -106,9 +107,9 @@ def _tar(root: Root, top: str, entries: list[files.Entry], may: Callable[[str], 
             continue  # gone, or another kind by now
 
 
-def _file(root: Root, path: str, name: str, entry: files.Entry) -> Iterator[bytes]:
-    mode = files.stat(root, path).mode
-    with files.open_reader(root, path) as reader:
+def _file(root: Root, path: str, name: str, entry: file.Entry) -> Iterator[bytes]:
+    mode = operations.stat(root, path).mode
+    with operations.open_reader(root, path) as reader:
         yield _header(name, entry, kind=b"0", size=reader.size, mode=0o755 if mode & 0o100 else 0o644)
         sent = 0
         for piece in reader:
@@ -120,7 +121,7 @@ def _file(root: Root, path: str, name: str, entry: files.Entry) -> Iterator[byte
             missing -= len(_ZEROS)
 
 
-def _header(name: str, entry: files.Entry, *, kind: bytes, size: int = 0, mode: int = 0o755, target: str = "") -> bytes:
+def _header(name: str, entry: file.Entry, *, kind: bytes, size: int = 0, mode: int = 0o755, target: str = "") -> bytes:
     from tarfile import PAX_FORMAT, TarInfo
 
     info = TarInfo(name)

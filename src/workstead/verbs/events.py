@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from itertools import islice
 
+from workstead.core import lookup
+from workstead.core.archives import history_path
+from workstead.core.gate import is_agent, judged
 from workstead.errors import EventsLost, InvalidUsage
 from workstead.model.names import check_part
-from workstead.verbs import show
-from workstead.verbs.permit import is_agent, judged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from workstead.home import Home
+    from workstead.core.home import Home
     from workstead.model.event import Event
-    from workstead.store.log import Verification
+    from workstead.model.verification import Verification
 
 _DIGESTS = ("digest", "digest_before", "digest_after", "preview_digest")
 
@@ -57,11 +58,11 @@ def _for_agent(home: Home, found: Iterator[Event]) -> Iterator[Event]:
 def _may_see_digests(home: Home, data: Mapping[str, object]) -> bool:
     if "path" not in data or not any(data.get(name) for name in _DIGESTS):
         return True
-    workspace = show.by_uid(home, str(data["uid"]))
+    workspace = lookup.by_uid(home, str(data["uid"]))
     may = judged(home, lambda gate: gate.readable(workspace))
     if may is None:
         return True
-    public = show.public_mount(home, workspace)
+    public = lookup.public_mount(home, workspace)
     to = str(data.get("to") or "")  # of a move; of other requests it is no path
     paths = [str(data.get("place") or data["path"]), *([to] if to.startswith(f"{public}/") else [])]
     places = [path.removeprefix(public).strip("/") for path in paths]
@@ -81,7 +82,7 @@ def history(home: Home, workspace_id: str) -> Iterator[Event]:
     """
     from workstead.archives.history import History
 
-    workspace = show.get(home, workspace_id)
+    workspace = lookup.get(home, workspace_id)
     chains = History()
     try:
         file = open(history_path(home, workspace.uid), "rb")  # noqa: SIM115 - closed below, when all was asked for
@@ -94,11 +95,6 @@ def history(home: Home, workspace_id: str) -> Iterator[Event]:
                 yield event
 
 
-def history_path(home: Home, uid: str) -> str:
-    """Where the history is that came with an archive: beside the workspace's layers, and gone with them."""
-    return f"{home.private}/layers/{uid}/history.jsonl"
-
-
 def verify(home: Home, progress: Callable[[int, int], None] | None = None) -> Verification:
     """Check the whole log, its hash chains and its views; LogBroken names the first event that does not fit.
 
@@ -109,7 +105,7 @@ def verify(home: Home, progress: Callable[[int, int], None] | None = None) -> Ve
     try:
         home.check_log()
     except EventsLost as lost:
-        from workstead.verbs.repair import find_strangers
+        from workstead.core.leftovers import find_strangers
 
         unknown = find_strangers(home)
         what = f"{lost.message}; not in the log: {', '.join(unknown)}" if unknown else lost.message

@@ -7,90 +7,59 @@ is written down before its bytes are handed out; reads alone are not synced, a p
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager, nullcontext, suppress
 
-from workstead.errors import FileChanged, FilesystemError, InvalidPath, WorksteadError
+from workstead.core import lookup
+from workstead.core.file_access import judging_read, locate, readable_below
+from workstead.core.gate import is_agent, judged
+from workstead.core.quota import Room
+from workstead.core.upload_buffer import spooled
+from workstead.errors import FileChanged, FilesystemError, Invalid, InvalidPath, WorksteadError
 from workstead.model.digest import sha256
+from workstead.model.edit import Edit, Edited, apply_edits
 from workstead.model.event import DirectoryMade, FileChangeFailed, FileDeleted, FileMoved, FileRead, FileWritten
-from workstead.system import files, search, walk
-from workstead.system.entry import Held, OpenFile
-from workstead.system.paths import Root
-from workstead.system.reading import MARK, mark_of
-from workstead.verbs import show
-from workstead.verbs.create import materialise
-from workstead.verbs.destroy import attach, filled_in
-from workstead.verbs.permit import is_agent, judged
-from workstead.verbs.quota import Room
-from workstead.verbs.spool import spooled
+from workstead.system.files import operations, search, walk
+from workstead.system.files.reading import MARK, mark_of
+from workstead.system.files.resolved_entry import Held
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
-    from workstead.home import Home
+    from workstead.core.gate import Gate, Verdict
+    from workstead.core.home import Home
+    from workstead.core.resolved_path import Spot
+    from workstead.model.file import Entry, Found, Gone, Matches, Named, Stat, Tree, Written
     from workstead.model.value import Value
-    from workstead.model.workspace import Workspace
-    from workstead.system.files import Entry, Gone, Stat, Written
-    from workstead.system.search import Found, Matches, Named
-    from workstead.system.walk import Limits, Tree
-    from workstead.verbs.permit import Gate, Verdict
+    from workstead.system.files.walk import Limits
+
+
+def edit_file(
+    home: Home, workspace_id: str, path: str, edits: Sequence[Edit], *, dry_run: bool = False, context: int = 3
+) -> Edited:
+    """Replace texts in a file, all of them or none. Raises Invalid for an old text that is not there, and FileChanged
+    when somebody else wrote the file meanwhile."""
+    data = read_file(home, workspace_id, path)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise Invalid(f"{path} is not UTF-8 text", hint="write it as a whole instead") from None
+    after = apply_edits(text, edits)
+    if not dry_run:
+        write_file(home, workspace_id, path, after, if_digest=sha256(data).hexdigest(), keep=True)
+    before = text.replace("\r\n", "\n")
+    return Edited(before=before, after=after, hunks=_hunks(before, after, context))
+
+
+def _hunks(before: str, after: str, context: int) -> str:
+    from workstead.snapshots.text_diff import hunks
+
+    return b"".join(hunks(before.encode(), after.encode(), context)).decode()
+
 
 MIB = 1 << 20
-METADATA = ".aw"  # ours to write
 PREVIEWED = 8 * MIB + 1  # of a content that somebody has to approve
-
-
-class Spot:
-    """A path of a caller, located: the workspace, the open directory to go on from, and the path from there."""
-
-    def __init__(self, workspace: Workspace, root: Root, path: str, above: str = "") -> None:
-        self.workspace = workspace
-        self.root = root
-        self.path = path
-        self._above = above  # where the root is in the workspace
-
-    def place(self, held: Held) -> str:
-        """Where an entry really is, from the top of the workspace."""
-        return "/".join(filter(None, (self._above, held.path))) or "."
-
-    def place_of(self, path: str) -> str:
-        """Where something that exists really is, from the top of the workspace."""
-        fd = self.root.open_path(self.root.check(path))
-        try:
-            return self.place(OpenFile(self.root, fd))
-        finally:
-            os.close(fd)
-
-    def names(self) -> dict[str, Any]:
-        """What every fact about a file begins with."""
-        return {**self.workspace.names(), "path": self.root.public(self.path)}
-
-
-@contextmanager
-def locate(home: Home, workspace_id: str, path: str = ".") -> Iterator[Spot]:
-    """Open what a path is relative to, with the workspace's view mounted."""
-    workspace = materialise(home, show.get(home, workspace_id))
-    attach(home, workspace)
-    public = show.public_mount(home, workspace)
-    elsewhere = _work_elsewhere(home, workspace, path)
-    if elsewhere is None:
-        with Root.open(workspace.path, public=public, keep_out=METADATA) as root:
-            yield Spot(workspace, root, path)
-    else:
-        rest = path[len("work") :].lstrip("/") if isinstance(path, str) else path
-        with Root.open(elsewhere, public=f"{public}/work") as root:
-            yield Spot(workspace, root, rest or ".", "work")
-
-
-def _work_elsewhere(home: Home, workspace: Workspace, path: str) -> str | None:
-    """Where `work/` is when it is not a directory of the workspace: a folder used in place, or another namespace."""
-    if workspace.filled.get("mechanism") not in ("none", "rootless-overlay") or path.split("/")[0] != "work":
-        return None
-    from workstead.system import layers
-
-    return layers.path_of(*filled_in(home, workspace))
 
 
 def read_file(home: Home, workspace_id: str, path: str, *, start: int = 0, length: int | None = None) -> bytes:
@@ -100,37 +69,12 @@ def read_file(home: Home, workspace_id: str, path: str, *, start: int = 0, lengt
         with locate(home, workspace_id, path) as spot:
             limit = home.settings.files.max_read_mb * MIB
             ready = judging_read(home, gate, spot)
-            data = files.read(spot.root, spot.path, start=start, length=length, max_bytes=limit, ready=ready)
+            data = operations.read(spot.root, spot.path, start=start, length=length, max_bytes=limit, ready=ready)
             fact = FileRead(**spot.names(), size=len(data), digest=_digest(data), start=start)
             home.record(spot.workspace.task_id, fact, durable=False)
             return data
 
     return judged(home, act)
-
-
-def judging_read(home: Home, gate: Gate, spot: Spot) -> Callable[[int, int], None] | None:
-    """What an agent's reading has to pass when the file is open; nothing for the owner."""
-    if not gate.judges:
-        return None
-
-    def ready(fd: int, size: int) -> None:
-        spent = gate.file(spot, "read", OpenFile(spot.root, fd), size=size).facts
-        if spent:
-            home.record(spot.workspace.task_id, *spent)
-
-    return ready
-
-
-def readable_below(gate: Gate, spot: Spot) -> Callable[[str], bool] | None:
-    """Which paths below the one that was located may be read without asking; None is all of them."""
-    may = gate.readable(spot.workspace)
-    if may is None:
-        return None
-    try:
-        top = spot.place_of(spot.path)
-    except OSError as error:
-        raise spot.root.failure(error, spot.path) from None
-    return lambda path: may(f"{top}/{path}" if top != "." else path)
 
 
 def check_names(home: Home, spot: Spot) -> None:
@@ -189,7 +133,7 @@ def write_file(
 
                 with room.limiting(limit, size=len(data) if isinstance(data, bytes) else None, append=append) as most:
                     if append:
-                        done = files.append(
+                        done = operations.append(
                             spot.root,
                             spot.path,
                             given.again(),
@@ -199,7 +143,7 @@ def write_file(
                             exact=exact,
                         )
                     else:
-                        done = files.write(
+                        done = operations.write(
                             spot.root,
                             spot.path,
                             given.again(),
@@ -240,7 +184,7 @@ def delete_file(
                 room.admit_deletion()
                 record(FileDeleted, verdict, kind=gone.kind, size=gone.size, digest_before=gone.digest)
 
-            done = files.delete(
+            done = operations.delete(
                 spot.root, spot.path, recursive=recursive, limits=_limits(home), ready=ready, exact=exact
             )
             return done if tells else done.replace(digest=None)
@@ -274,7 +218,7 @@ def move_file(
                 fields = {"kind": gone.kind, "size": gone.size, "digest": gone.digest}
                 record(FileMoved, verdict, to=spot.root.public(there), **fields)
 
-            return files.move(spot.root, spot.path, there, replace=replace, ready=ready, exact=exact)
+            return operations.move(spot.root, spot.path, there, replace=replace, ready=ready, exact=exact)
 
     return judged(home, act, keep=keep)
 
@@ -291,7 +235,7 @@ def make_directory(home: Home, workspace_id: str, path: str, *, parents: bool = 
             room.admit_directory()
 
         with locate(home, workspace_id, path) as spot, Room(home, spot.workspace, path) as room:
-            files.make_directory(spot.root, spot.path, parents=parents, ready=ready)
+            operations.make_directory(spot.root, spot.path, parents=parents, ready=ready)
             home.record(spot.workspace.task_id, *spent, DirectoryMade(**spot.names()))
 
     judged(home, act)
@@ -301,14 +245,14 @@ def list_directory(home: Home, workspace_id: str, path: str = ".") -> tuple[Entr
     """The entries of a directory, by name; links as links."""
     with locate(home, workspace_id, path) as spot:
         check_names(home, spot)
-        return files.list_directory(spot.root, spot.path, max_entries=home.settings.files.max_entries)
+        return operations.list_directory(spot.root, spot.path, max_entries=home.settings.files.max_entries)
 
 
 def stat_file(home: Home, workspace_id: str, path: str) -> Stat:
     """What is at a path; a link is itself."""
     with locate(home, workspace_id, path) as spot:
         check_names(home, spot)
-        return files.stat(spot.root, spot.path)
+        return operations.stat(spot.root, spot.path)
 
 
 def list_tree(home: Home, workspace_id: str, path: str = ".") -> Tree:
@@ -356,19 +300,6 @@ def resolve(home: Home, workspace_id: str, path: str) -> str:
         return spot.root.resolve(path)
 
 
-def fingerprint(home: Home, workspace_id: str, place: str) -> str:
-    """What tells whether something at a path is still the same; "" if there is nothing."""
-    with locate(home, workspace_id, place) as spot:
-        try:
-            folder, name = spot.root.open_parent(spot.root.check(spot.path))
-        except (FileNotFoundError, NotADirectoryError):
-            return ""
-        try:
-            return Held(spot.root, folder, name).fingerprint()
-        finally:
-            os.close(folder)
-
-
 def _limits(home: Home) -> Limits:
     return walk.Limits(max_entries=home.settings.files.max_entries)
 
@@ -391,7 +322,7 @@ def _changing(home: Home, workspace_id: str, path: str, if_digest: str | None) -
 
     Between the look at a file and a change that depends on it, nobody else makes one that depends on the same look.
     """
-    alone = nullcontext() if if_digest is None else home.hold(f"files of {show.normal_id(workspace_id)}")
+    alone = nullcontext() if if_digest is None else home.hold(f"files of {lookup.normal_id(workspace_id)}")
     with (
         alone,
         locate(home, workspace_id, path) as spot,

@@ -5,6 +5,23 @@ from __future__ import annotations
 import os
 from stat import S_ISLNK, S_ISREG
 
+from workstead.core import lookup
+from workstead.core.building import (
+    as_ours,
+    check_maker,
+    fail,
+    fill_options,
+    materialise,
+    policy_of,
+    record_created,
+    rename_into_place,
+    wants_space,
+)
+from workstead.core.metadata import write_metadata
+from workstead.core.mounting import attach as attach_workspace
+from workstead.core.mounting import filled_in, place_of
+from workstead.core.states import base_of
+from workstead.core.stopping import make_way
 from workstead.errors import Conflict, Invalid, WorkspaceExists
 from workstead.model.config import parse_config
 from workstead.model.event import WorkspaceCreating, WorkspaceRelayered
@@ -12,35 +29,17 @@ from workstead.model.names import format_id, parse_id
 from workstead.model.source import Source
 from workstead.model.text import word
 from workstead.sources import attach
-from workstead.system import foreign
-from workstead.system.parts import open_part
-from workstead.system.paths import Root
-from workstead.system.stack import has_space
-from workstead.verbs import show
-from workstead.verbs.create import (
-    as_ours,
-    check_maker,
-    fail,
-    fill_options,
-    materialise,
-    place_of,
-    policy_of,
-    record_created,
-    rename_into_place,
-    wants_space,
-    write_metadata,
-)
-from workstead.verbs.destroy import attach as attach_workspace
-from workstead.verbs.destroy import filled_in
-from workstead.verbs.keep import make_way
-from workstead.verbs.state import base_of
+from workstead.system.files import foreign
+from workstead.system.files.parts import open_part
+from workstead.system.files.root import Root
+from workstead.system.overlay.stack import has_space
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from workstead.home import Home
+    from workstead.core.home import Home
     from workstead.model.config import Config
     from workstead.model.policy import Policy
     from workstead.model.source import Filled, Place
@@ -66,7 +65,7 @@ def fork(
     the notes say so. Its base is the parent's, so that its changes are counted from their common origin.
     """
     check_maker(home, Source(kind="fork", location=parent_id), config or {})
-    parent = materialise(home, show.get(home, parent_id))
+    parent = materialise(home, lookup.get(home, parent_id))
     _check_parent(home, parent, snapshot)  # said before anything is made
     workspace_id = format_id(task, agent)
     if home.log.find_live("workspace", workspace_id):
@@ -74,7 +73,7 @@ def fork(
     home.check_space()
     checked = parse_config({**parent.config, **(config or {})})
     if config and config.get("shares"):
-        from workstead.verbs.shares import check
+        from workstead.core.shares import check
 
         check(home, checked)
     stated: dict[str, Any] = {
@@ -89,7 +88,7 @@ def fork(
     }
     make_way(home, parent)
     with home.hold(workspace_id), home.hold(parent.id):
-        parent = show.get(home, parent.id)  # others may have forked, changed or destroyed it since we looked
+        parent = lookup.get(home, parent.id)  # others may have forked, changed or destroyed it since we looked
         _check_parent(home, parent, snapshot)
         home.record(task, WorkspaceCreating(**stated))
         return _build(home, task, stated, parent, snapshot, checked, config or {}, progress)
@@ -98,7 +97,7 @@ def fork(
 def _policy(home: Home, parent: Workspace, config: dict[str, Any]) -> Policy:
     """The parent's, with what was said for the fork alone: the rest of the parent's configuration is in it already."""
     own = parse_config({key: config[key] for key in ("policy", "allowed_operations") if key in config})
-    return policy_of(home, own, show.policy_of(parent))
+    return policy_of(home, own, lookup.policy_of(parent))
 
 
 def fork_several(
@@ -127,7 +126,7 @@ def _check_parent(home: Home, parent: Workspace, snapshot: str | None) -> None:
     if parent.state != "ready":
         raise Conflict(f"workspace {parent.id} is {parent.state}", hint=f"aw show {word(parent.id)}")
     if snapshot is not None:
-        from workstead.verbs.snapshot import find_root
+        from workstead.core.snapshots import find_root
 
         find_root(home, parent, snapshot)
 
@@ -155,7 +154,7 @@ def _build(
         attach(filled, final)
         base = parent.base or base_of(home, filled, final, stated["uid"])
         if snapshot is not None:
-            child = show.by_uid(home, stated["uid"]).replace(filled=filled.as_dict())
+            child = lookup.by_uid(home, stated["uid"]).replace(filled=filled.as_dict())
             _go_back(home, parent, child, snapshot)
     except BaseException as error:
         fail(home, task, stated, place, final, error)
@@ -168,7 +167,7 @@ def _enter_space(home: Home, parent: Workspace, place: Place, config: Config) ->
     origin = filled_in(home, parent)[0].origin
     if not wants_space(home, config) or (origin.get("kind") == "folder" and not origin.get("forked")):
         return place, []
-    from workstead.verbs.space import enter
+    from workstead.core.quota_image import enter
 
     return enter(home, place, config)
 
@@ -178,7 +177,7 @@ def _fill(home: Home, parent: Workspace, place: Place, config: Config, progress:
 
     attach_workspace(home, parent)
     filled, parent_place = filled_in(home, parent)
-    active = [record["run_id"] for record in show.active_runs(home, parent)]
+    active = [record["run_id"] for record in lookup.active_runs(home, parent)]
     options = fill_options(home, config)
     if has_space(place.layers):
         options = options.replace(mechanism="overlay")  # a copy would fill the space before anything is added
@@ -203,7 +202,7 @@ def _copy_output(parent: Workspace, place: Place, config: Config) -> list[str]:
     """Copy what the parent has in `output`, which is no layer because it is small, up to the fork's own limit.
 
     Returns the paths that could not be copied."""
-    from workstead.system.copying import copy_cheaply
+    from workstead.system.overlay.copying import copy_cheaply
 
     limit = config.max_size_mb << 20 if config.max_size_mb is not None else None
     output = open_part(parent.path, "output")
@@ -233,7 +232,7 @@ def _copy_notes(parent: str, root: str, own: Mapping[str, Any]) -> list[str]:
 
 def _copy_note(top: int, name: str, target: str) -> None:
     """Copy one of them with its holes: the agent may give a file any size that takes no space."""
-    from workstead.system.copying import copy_bytes
+    from workstead.system.overlay.copying import copy_bytes
 
     there = os.stat(name, dir_fd=top, follow_symlinks=False)
     if S_ISLNK(there.st_mode):
@@ -255,9 +254,9 @@ def _copy_note(top: int, name: str, target: str) -> None:
 
 def _go_back(home: Home, parent: Workspace, child: Workspace, snapshot: str) -> None:
     """Bring the fork to the state that its parent had."""
+    from workstead.core.snapshots import find_root
+    from workstead.core.states import open_store, place_of_state, stack_finder
     from workstead.snapshots.restore import restore
-    from workstead.verbs.snapshot import find_root
-    from workstead.verbs.state import open_store, place_of_state, stack_finder
 
     with open_store(home) as store:
         restore(store, find_root(home, parent, snapshot), place_of_state(home, child), stack_finder(home, parent))

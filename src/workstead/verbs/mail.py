@@ -9,40 +9,30 @@ from __future__ import annotations
 import os
 import stat
 
+from workstead.core import lookup
+from workstead.core.shares import BY_OWNER, make_outbox
 from workstead.errors import Conflict, Invalid, LimitExceeded, NotFound
 from workstead.model.digest import sha256
 from workstead.model.event import MessageSent
+from workstead.model.message import Message
 from workstead.model.names import directory_name
 from workstead.model.text import word
-from workstead.model.value import Value
-from workstead.verbs import show
-from workstead.verbs.shares import BY_OWNER, make_outbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from workstead.home import Home
+    from workstead.core.home import Home
 
 MAX_BYTES = 64 * 1024
 MAX_MESSAGES = 1000
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Message(Value):
-    """What somebody wrote to a workspace."""
-
-    id: str
-    sender: str  # an agent of the task, or "owner"
-    sent_at: float  # seconds since the epoch, by the clock of whoever wrote it
-    size: int
-    text: str  # the beginning, if it is long
-
-
 def send_message(home: Home, workspace_id: str, text: str, *, sender: str | None = None) -> Message:
     """Put a message into the mailbox of a workspace, from another one of its task or from the owner."""
-    recipient = show.get(home, workspace_id)
-    author = show.get(home, sender) if sender is not None else None
+    recipient = lookup.get(home, workspace_id)
+    author = lookup.get(home, sender) if sender is not None else None
     if author is not None and author.task_id != recipient.task_id:
         raise Invalid(f"{author.id} and {recipient.id} have no task in common", hint="mail stays within a task")
     content = text.encode(errors="surrogateescape")
@@ -64,9 +54,9 @@ def send_message(home: Home, workspace_id: str, text: str, *, sender: str | None
 
 def messages(home: Home, workspace_id: str) -> list[Message]:
     """What was written to a workspace, the oldest first."""
-    workspace = show.get(home, workspace_id)
+    workspace = lookup.get(home, workspace_id)
     top = f"{home.path}/mail/{directory_name(workspace.task_id)}"
-    agents = {directory_name(each.agent_id): each.agent_id for each in show.list_all(home, task=workspace.task_id)}
+    agents = {directory_name(each.agent_id): each.agent_id for each in lookup.list_all(home, task=workspace.task_id)}
     found: list[Message] = []
     for sender in sorted(os.listdir(top)) if os.path.isdir(top) else ():
         shown = "owner" if sender == BY_OWNER else agents.get(sender, sender)

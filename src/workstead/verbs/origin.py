@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from workstead.verbs import show
-from workstead.verbs.destroy import filled_in
+from workstead.core import lookup
+from workstead.core.mounting import filled_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from workstead.home import Home
+    from workstead.core.home import Home
 
 
 def origin_changes(home: Home, workspace_id: str, *, limit: int = 100) -> list[str]:
@@ -16,7 +16,7 @@ def origin_changes(home: Home, workspace_id: str, *, limit: int = 100) -> list[s
     Nothing for a workspace of another kind: what it shows does not depend on where it came from any more. Raises
     FolderNotFound if the folder is gone.
     """
-    workspace = show.get(home, workspace_id)
+    workspace = lookup.get(home, workspace_id)
     if not workspace.filled:
         return []
     filled, _ = filled_in(home, workspace)

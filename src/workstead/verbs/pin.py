@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from workstead.core import lookup
+from workstead.core.gate import refuse_agents
 from workstead.model.event import WorkspacePinned, WorkspaceUnpinned
-from workstead.verbs import show
-from workstead.verbs.permit import refuse_agents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from workstead.home import Home
+    from workstead.core.home import Home
     from workstead.model.value import Value
     from workstead.model.workspace import Workspace
 
@@ -25,12 +25,12 @@ def unpin(home: Home, workspace_id: str) -> Workspace:
 
 def _set(home: Home, workspace_id: str, *, pinned: bool, reason: str = "") -> Workspace:
     refuse_agents(home, "to say what sweeps may take")
-    found = show.check_here(home, show.get(home, workspace_id))
+    found = lookup.check_here(home, lookup.get(home, workspace_id))
     with home.hold(found.id):  # a sweep looks once more while it holds the workspace
-        workspace = show.get(home, found.id)
+        workspace = lookup.get(home, found.id)
         if workspace.pinned == pinned:
             return workspace
         names = workspace.names()
         fact: Value = WorkspacePinned(**names, reason=reason) if pinned else WorkspaceUnpinned(**names)
         home.record(workspace.task_id, fact)
-        return show.get(home, workspace.id)
+        return lookup.get(home, workspace.id)

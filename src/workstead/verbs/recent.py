@@ -7,20 +7,13 @@ import os
 import time
 
 from workstead.errors import from_os
-from workstead.model.value import Value
+from workstead.model.folder import Folder, RecentFolder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from workstead.home import Home
+    from workstead.core.home import Home
 
 MOST = 50
-
-
-class RecentFolder(Value):
-    """A folder that somebody selected."""
-
-    path: str
-    opened_at: float  # seconds since the epoch
 
 
 def open_folder(home: Home, folder: str) -> RecentFolder:
@@ -52,15 +45,6 @@ def _write(home: Home, folders: list[RecentFolder]) -> None:
         os.rename(f"{path}.new", path)
     except OSError as error:
         raise from_os(error, "the list of recent folders") from error
-
-
-class Folder(Value):
-    """A folder of this machine, as a chooser shows it."""
-
-    path: str
-    parent: str  # "" at the top
-    folders: list[str]  # names, hidden ones last
-    is_repository: bool
 
 
 def browse(path: str) -> Folder:

@@ -8,37 +8,29 @@ Restoring is the same however often it is begun, so one that was interrupted is 
 
 from __future__ import annotations
 
-from workstead.errors import Conflict, FileNotFound, NotKept, WorkspaceBusy, WorksteadError
+from workstead.core import lookup
+from workstead.core.building import materialise
+from workstead.core.gate import judged
+from workstead.core.restoring import finish
+from workstead.core.snapshots import find_root, is_live, keep
+from workstead.core.states import mend_parts, open_store, place_of_state, refuse_unready, stack_finder
+from workstead.core.stopping import make_way
+from workstead.errors import Conflict, FileNotFound, NotKept, WorkspaceBusy
 from workstead.model.approval import Request
 from workstead.model.digest import sha256
-from workstead.model.event import SnapshotRestored, SnapshotRestoreFailed, SnapshotRestoring
+from workstead.model.event import SnapshotRestoring
 from workstead.model.policy import strictest
 from workstead.model.text import word
-from workstead.system.durable import sync_trees
-from workstead.verbs import show
-from workstead.verbs.create import materialise
-from workstead.verbs.destroy import filled_in
-from workstead.verbs.keep import make_way
-from workstead.verbs.permit import judged
-from workstead.verbs.snapshot import find_root, is_live, keep
-from workstead.verbs.state import (
-    cache_path,
-    mend_parts,
-    open_store,
-    place_of_state,
-    refuse_unready,
-    stack_finder,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from workstead.home import Home
+    from workstead.core.gate import Gate
+    from workstead.core.home import Home
+    from workstead.model.snapshot import Restored
     from workstead.model.workspace import Workspace
-    from workstead.snapshots.restore import Restored
-    from workstead.verbs.permit import Gate
 
 
 def restore(
@@ -49,7 +41,7 @@ def restore(
     Raises SnapshotNotFound, or WorkspaceBusy while a run is active: a command that works does not expect its files to
     change under it.
     """
-    workspace = materialise(home, show.get(home, workspace_id))
+    workspace = materialise(home, lookup.get(home, workspace_id))
     find_root(home, workspace, snapshot)  # an unknown one is said before anything is stopped or kept
     make_way(home, workspace)
     return judged(home, lambda gate: _restore(home, gate, workspace, snapshot, paths, undoes))
@@ -59,7 +51,7 @@ def _restore(
     home: Home, gate: Gate, workspace: Workspace, snapshot: str, paths: Sequence[str], undoes: str
 ) -> tuple[str, Restored]:
     with home.hold(workspace.id):
-        workspace = refuse_unready(show.by_uid(home, workspace.uid))
+        workspace = refuse_unready(lookup.by_uid(home, workspace.uid))
         if is_live(home, workspace):
             raise WorkspaceBusy(
                 f"a run is active in {workspace.id}", hint=f"aw runs {word(workspace.id)}, then aw stop RUN"
@@ -85,16 +77,16 @@ def _restore(
         with open_store(home) as store:
             store.make_reserve()
         home.record(workspace.task_id, SnapshotRestoring(**step))
-        return step["operation_id"], finish(home, show.by_uid(home, workspace.uid))
+        return step["operation_id"], finish(home, lookup.by_uid(home, workspace.uid))
 
 
 def _permit(
     home: Home, gate: Gate, workspace: Workspace, snapshot: str, roots: tuple[str, str], paths: Sequence[str]
 ) -> None:
     """Judge a restore by what it would write, overwrite and delete."""
+    from workstead.core.previews import of_states
     from workstead.snapshots.take import with_own_stack
     from workstead.snapshots.trees import Tree, compare
-    from workstead.verbs.preview import of_states
 
     finder = with_own_stack(place_of_state(home, workspace), stack_finder(home, workspace))
     with open_store(home) as store, Tree(store, roots[0], finder) as now, Tree(store, roots[1], finder) as then:
@@ -108,7 +100,7 @@ def _permit(
         request = Request(
             operation="overwrite",
             place=".",
-            path=show.public_mount(home, workspace),
+            path=lookup.public_mount(home, workspace),
             to=", ".join((snapshot, *paths)),
             digest_before=roots[0],
             digest_after=sha256("\0".join((roots[1], *paths)).encode(errors="surrogateescape")).hexdigest(),
@@ -146,52 +138,3 @@ def _refuse_unknown(home: Home, workspace: Workspace, roots: tuple[str, str], pa
                     raise NotKept.of(
                         unkept, entry.target, hint="to restore over it would lose it: move it away or open it first"
                     )
-
-
-def finish(home: Home, workspace: Workspace) -> Restored:
-    """Do what an announced restore is about, also one that somebody else began; the caller holds the workspace.
-
-    When it cannot be done, as on a full disk, the workspace gets the state back that it had.
-    """
-    from workstead.snapshots.restore import restore as bring_back
-
-    step: dict[str, Any] = dict(workspace.step)
-    with open_store(home) as store:
-        try:
-            done = bring_back(
-                store,
-                step["root"],
-                place_of_state(home, workspace),
-                stack_finder(home, workspace),
-                paths=step["paths"] or None,
-                back_to=find_root(home, workspace, step["before"]),
-                cache_path=cache_path(home, workspace.uid),
-            )
-        except WorksteadError as error:
-            if not isinstance(error.__cause__, WorksteadError):  # it is as it was; else whoever comes next tries again
-                failed = SnapshotRestoreFailed(
-                    **workspace.names(), operation_id=step["operation_id"], reason=error.message
-                )
-                home.record(workspace.task_id, failed)
-            raise
-        _keep_borrowing(home, workspace)
-        place = place_of_state(home, workspace)
-        sync_trees(place.root, place.work or f"{place.root}/work")
-        fact = SnapshotRestored(**step, written=done.written, removed=done.removed)
-        home.record(workspace.task_id, fact)
-    return done
-
-
-def _keep_borrowing(home: Home, workspace: Workspace) -> None:
-    """A state that came with an archive names objects on the machine that it was kept on: they are in the cache now."""
-    origin: Any = workspace.filled.get("origin") or {}
-    borrows = origin.get("borrows") or []
-    if (
-        origin.get("kind") == "archive"
-        and borrows
-        and str(borrows[0]).startswith(f"{home.path}/cache/mirrors/archived")
-    ):
-        from workstead.archives.borrowed import point_to
-
-        place = place_of_state(home, workspace)
-        point_to(place.work or f"{place.root}/work", str(borrows[0]), filled_in(home, workspace)[1].owner)

@@ -4,37 +4,29 @@ from __future__ import annotations
 
 import os
 
+from workstead.core import lookup
+from workstead.core.building import materialise
+from workstead.core.mounting import attach, filled_in, place_of
 from workstead.errors import Conflict, TemplateExists, TemplateNotFound, from_os
 from workstead.model.source import FillOptions, template_name
+from workstead.model.template import Template
 from workstead.model.text import word
-from workstead.model.value import Value
-from workstead.system.durable import sync_trees
-from workstead.verbs import show
-from workstead.verbs.create import materialise, place_of
-from workstead.verbs.destroy import attach, filled_in
+from workstead.system.files.durable import sync_trees
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from workstead.home import Home
+    from workstead.core.home import Home
     from workstead.model.workspace import Workspace
-
-
-class Template(Value):
-    """A named directory that workspaces can be made from."""
-
-    name: str
-    path: str
-    shared: bool = True  # whether workspaces stand on its files; what was put there by hand is copied
 
 
 def add_template(home: Home, name: str, *, folder: str | None = None, workspace_id: str | None = None) -> Template:
     """Keep the files of a folder, or of a workspace as it is found, under a name; refuses a name that is taken."""
     from workstead.sources.folder import check_folder
     from workstead.sources.template import mark_made
-    from workstead.system.removal import remove_tree
+    from workstead.system.files.remove import remove_tree
 
     template_name(name)
-    workspace = materialise(home, show.get(home, workspace_id)) if workspace_id else None
+    workspace = materialise(home, lookup.get(home, workspace_id)) if workspace_id else None
     origin = check_folder(os.path.abspath(folder or "")) if workspace is None else ""
     final = home.template_path(name)
     aside = f"{home.path}/templates/.new-{name}"
@@ -62,7 +54,7 @@ def add_template(home: Home, name: str, *, folder: str | None = None, workspace_
 def _copy_folder(home: Home, folder: str, aside: str) -> list[str]:
     """Copy a folder as a workspace of it would look; gives what its repository borrows."""
     from workstead.sources.overlay import lay
-    from workstead.system.copying import remove_tree
+    from workstead.system.overlay.copying import remove_tree
 
     uid = home.new_id()
     home.make_private()
@@ -77,7 +69,7 @@ def _copy_folder(home: Home, folder: str, aside: str) -> list[str]:
 
 def _copy_work(home: Home, workspace: Workspace, aside: str) -> list[str]:
     """Copy the files of a workspace, which may be at work; gives what its repository borrows."""
-    from workstead.system import copying, layers
+    from workstead.system.overlay import copying, layers
 
     attach(home, workspace)
     filled, place = filled_in(home, workspace)
@@ -119,7 +111,7 @@ def remove_template(home: Home, name: str) -> None:
     if not os.path.isdir(path):
         raise TemplateNotFound(f"there is no template {name}", hint="aw template list shows them")
     from workstead.sources.template import unmark
-    from workstead.system.removal import remove_tree
+    from workstead.system.files.remove import remove_tree
 
     aside = f"{home.path}/templates/.old-{name}"
     with home.hold(lock_of(name)):
@@ -139,7 +131,7 @@ def remove_template(home: Home, name: str) -> None:
 
 
 def _refuse_in_use(home: Home, name: str, tree: str) -> None:
-    from workstead.system.stack import users_of
+    from workstead.system.overlay.stack import users_of
 
     for uid in users_of(home.private, tree):
         record = home.log.get("workspace", uid)

@@ -15,6 +15,19 @@ import os
 import time
 from contextlib import contextmanager, suppress
 
+from workstead.core.archives import caps_of, history_path
+from workstead.core.building import (
+    as_ours,
+    check_maker,
+    default_limits,
+    fail,
+    policy_of,
+    record_created,
+    rename_into_place,
+)
+from workstead.core.metadata import write_metadata
+from workstead.core.mounting import place_of
+from workstead.core.states import open_store
 from workstead.errors import (
     ArchiveDamaged,
     InvalidArchive,
@@ -27,30 +40,16 @@ from workstead.model.config import parse_config
 from workstead.model.event import SnapshotImported, WorkspaceCreating
 from workstead.model.names import format_id
 from workstead.model.source import Filled, Source
-from workstead.system.layers import PLAIN
-from workstead.system.parts import PARTS, make_parts
-from workstead.verbs.archive import caps_of
-from workstead.verbs.create import (
-    as_ours,
-    check_maker,
-    default_limits,
-    fail,
-    place_of,
-    policy_of,
-    record_created,
-    rename_into_place,
-    write_metadata,
-)
-from workstead.verbs.events import history_path
-from workstead.verbs.state import open_store
+from workstead.system.files.parts import PARTS, make_parts
+from workstead.system.overlay.mounter import PLAIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from workstead.archives.read import Contents
-    from workstead.home import Home
+    from workstead.core.home import Home
+    from workstead.model.archive import Contents
     from workstead.model.config import Config
     from workstead.model.source import Place
     from workstead.model.workspace import Workspace
@@ -80,7 +79,7 @@ def unarchive(
     default = default_limits(home)
     checked = parse_config(given, defaults=default)
     if checked.shares:
-        from workstead.verbs.shares import check
+        from workstead.core.shares import check
 
         check(home, checked)
     workspace_id = format_id(task, agent)

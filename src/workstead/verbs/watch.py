@@ -1,261 +1,179 @@
-"""Watch a workspace: what changes in it, and as far as it can be known, by whom. Looking leaves no event."""
+"""Watchers in the background: one process for each workspace that writes down what changes in it.
+
+    start → the process holds its lock → watch_started → file_changed … → watch_stopped
+
+The process holds the lock of its workspace's watcher for as long as it lives, so there is one only, and one that died
+is known by a record whose lock is free. It holds nothing else: a workspace that is watched can be forked, restored and
+destroyed, and its watcher ends with it.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 
-from workstead.errors import FilesystemError, from_os
-from workstead.model.change import FileChange
-from workstead.model.event import EVENT_TYPES, FileChanged, FileFact, FileRead
-from workstead.model.moment import seconds
+from workstead.core import lookup
+from workstead.core.building import materialise
+from workstead.core.watchers import ACTOR, find_watch, record_watch_end, settle, watch_lock
+from workstead.errors import Conflict, DiskFull, FilesystemError, TimedOut, Unavailable, WorkspaceBusy
+from workstead.model.event import Caller, FileChanged, WatchStarted, WatchStopping, WatchWeakened
 from workstead.model.text import word
-from workstead.verbs import show
-from workstead.verbs.create import materialise
-from workstead.verbs.destroy import attach, filled_in
+from workstead.model.watch import Watching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import Any, Self
+    from collections.abc import Sequence
 
-    from workstead.home import Home
-    from workstead.model.event import Event
+    from workstead.core.home import Home
+    from workstead.core.watching import Watch
+    from workstead.model.change import FileChange
     from workstead.model.workspace import Workspace
-    from workstead.system.known import Seen, Tree
-
-METADATA = ".aw"
-_STANDING = ("ready", "reverting", "applying")
-_ASK_SECONDS = 0.2  # how often `until` is asked
-_TRIES = 20
-_VERBS = tuple(
-    name for cls, name in EVENT_TYPES.items() if issubclass(cls, FileFact) and cls not in (FileRead, FileChanged)
-)
-_RUN_ENDS = ("run_completed", "run_failed", "run_cancelled", "run_timed_out")
-_RESTORES = ("snapshot_restoring", "snapshot_restored")
-_REMEMBERED_SECONDS = 5.0  # how much later than its fact a change by a verb may be seen
-_SLACK_SECONDS = 0.05
+START_SECONDS = 20.0
+STOP_SECONDS = 20.0
+_ASK_SECONDS = 0.2
+_TOGETHER = 500  # facts that are written at once
+_FACTS_A_SECOND = 1000  # an agent that changes files all the time must not fill the disk with facts about it
+_MOST_SECONDS = 5.0
 
 
-def watch(
-    home: Home,
-    workspace_id: str,
-    *,
-    until: Callable[[], bool] | None = None,
-    timeout_seconds: float | None = None,
-    debounce_seconds: float | None = None,
-    note: Callable[[str], None] | None = None,
-) -> Watch:
-    """What changes in a workspace from now on, one after the other; ends when it is destroyed.
+def start_watching(home: Home, workspace_id: str) -> Watching:
+    """Have what changes in a workspace written down from now on, by a process of its own; nothing new if it is."""
+    workspace = lookup.check_here(home, materialise(home, lookup.get(home, workspace_id)))
+    if workspace.state != "ready":
+        raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {word(workspace.id)}")
+    settle(home, workspace.uid)
+    found = find_watch(home, workspace.uid)
+    if found is None:
+        from workstead.system.process.background import start_aw
 
-    Ends too when `until` says so, or nothing came for `timeout_seconds`. `note` is told when the kernel refuses to
-    watch and everything is looked at every few seconds instead.
-    """
-    workspace = show.check_here(home, materialise(home, show.get(home, workspace_id)))
-    return Watch(home, workspace, until, timeout_seconds, debounce_seconds, note or (lambda _: None))
-
-
-class Watch:
-    """An iterator of changes; closed by `with`, by `close`, or at its end."""
-
-    def __init__(
-        self,
-        home: Home,
-        workspace: Workspace,
-        until: Callable[[], bool] | None,
-        timeout_seconds: float | None,
-        debounce_seconds: float | None,
-        note: Callable[[str], None],
-    ) -> None:
-        from workstead.system.watching import DEBOUNCE_SECONDS, Gone, Watcher
-
-        self._home = home
-        self._workspace = workspace
-        self._until = until
-        self._timeout = timeout_seconds
-        self._who = _Who(home, workspace)
-        self._gone = Gone
-        self._left: Iterator[FileChange] = iter(())
-        self.is_over = False
-        debounce = DEBOUNCE_SECONDS if debounce_seconds is None else debounce_seconds
-        try:
-            self._watcher = Watcher(lambda: trees_of(home, workspace.uid), note=note, debounce_seconds=debounce)
-        except Gone:
-            raise FilesystemError(
-                f"workspace {workspace.id} has no files to watch", hint=f"aw show {word(workspace.id)}"
-            ) from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Watch no longer."""
-        self.is_over = True
-        self._watcher.close()
-
-    @property
-    def mechanism(self) -> str:
-        """How changes are noticed: inotify, or scanning."""
-        return self._watcher.mechanism
-
-    @property
-    def is_reading(self) -> bool:
-        """Whether a large workspace is still being gone through for the first time."""
-        return self._watcher.is_reading
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> FileChange:
-        for change in self._left:
-            return change
-        quiet_since = time.monotonic()
-        while not self.is_over:
-            if self._until is not None and self._until():
-                break
-            pause = _ASK_SECONDS
-            if self._timeout is not None:
-                pause = min(pause, quiet_since + self._timeout - time.monotonic())
-                if pause <= 0:
-                    break
-            self._left = iter(self.batch(pause))
-            for change in self._left:
-                return change
-        self.close()
-        raise StopIteration
-
-    def batch(self, seconds: float) -> list[FileChange]:
-        """What changed together, or [] if nothing did within the time; `is_over` when the workspace is gone."""
-        if self.is_over:
-            return []
-        try:
-            seen = self._watcher.wait(seconds)
-        except self._gone:
-            self.close()
-            return []
-        return self._who.name(seen, self._watcher.began_at) if seen else []
+        words = ["watch", "--record", workspace.id, "--home", home.path, "--actor", home.caller.actor_id]
+        start_aw(words, home.settings.as_environment())
+    end = time.monotonic() + START_SECONDS
+    while found is None:
+        if time.monotonic() >= end and not _is_at_work(home, workspace.uid):
+            raise Unavailable(f"the watcher of {workspace.id} did not come up", hint="aw watch ID shows what is wrong")
+        time.sleep(0.01)
+        found = find_watch(home, workspace.uid)
+    return found
 
 
-def trees_of(home: Home, uid: str) -> list[Tree] | None:
-    """Where the files of a workspace are now, mounted; None if it does not stand any more."""
-    from workstead.system import layers
-    from workstead.system.known import Tree
-    from workstead.system.stack import stack_of
+def stop_watching(home: Home, workspace_id: str) -> Watching | None:
+    """End the watcher of a workspace, when it has written down what it saw; None if there was none."""
+    workspace = lookup.get(home, workspace_id)
+    settle(home, workspace.uid)
+    found = find_watch(home, workspace.uid)
+    if found is None:
+        return None
+    if found.state == "watching":
+        home.record(workspace.task_id, WatchStopping(**workspace.names()))
+    end = time.monotonic() + STOP_SECONDS
+    while find_watch(home, workspace.uid) is not None:
+        settle(home, workspace.uid)
+        if time.monotonic() >= end:
+            raise TimedOut(f"the watcher of {workspace.id} is still at work", hint="try again in a moment")
+        time.sleep(0.01)
+    return found
 
-    for attempt in range(_TRIES):
-        workspace = show.by_uid(home, uid)
-        if workspace.state not in _STANDING or not os.path.isdir(workspace.path):
-            return None
-        attach(home, workspace)
-        filled, place = filled_in(home, workspace)
-        filled = layers.settled(filled, place)
-        try:
-            work = layers.path_of(filled, place)
-            around = os.stat(os.path.dirname(work) if filled.mechanism in layers.MOUNTED else workspace.path).st_dev
-            inside = os.lstat(work).st_dev
-            device = os.lstat(workspace.path).st_dev
-        except FileNotFoundError:
-            time.sleep(0.01 * attempt)
-            continue
-        except OSError as error:
-            raise from_os(error, f"workspace {workspace.id}") from error
-        if filled.mechanism in layers.MOUNTED:
-            if inside == around:  # unmounted again, by somebody who is at it right now
-                time.sleep(0.01 * attempt)
-                continue
-            stack = stack_of(filled, place)
-            inner = Tree(
-                path=work,
-                prefix="work/",
-                device=inside,
-                upper=stack.upper(place.layers),
-                lowers=tuple(stack.lowers),
-                marks="trusted" if filled.mechanism == layers.OVERLAY else "user",
+
+def watching(home: Home) -> list[Watching]:
+    """The watchers at work in this home, oldest first."""
+    records = home.log.find_all("watch", live_only=True)
+    return [Watching(**record) for record in records if record["home"] == home.id]
+
+
+def _is_at_work(home: Home, uid: str) -> bool:
+    """Whether a process holds the watcher's lock: it may be going through a large folder for the first time."""
+    try:
+        with home.hold(watch_lock(uid), wait_seconds=0):
+            return False
+    except WorkspaceBusy:
+        return True
+
+
+# -- in the process ----------------------------------------------------------------------------------------------------
+
+
+def record(home: Home, workspace_id: str) -> None:
+    """Write down what changes in a workspace until it is gone, or somebody stops us; at once if another one does."""
+    from workstead.core.watching import watch
+
+    os.chdir("/")  # to be in nobody's way
+    workspace = lookup.get(home, workspace_id)
+    recorder = home.acting_as(Caller(actor_id=ACTOR, correlation_id=home.caller.correlation_id))
+    weaker: list[str] = []
+    try:
+        with (
+            home.hold(watch_lock(workspace.uid), wait_seconds=0),
+            watch(home, workspace_id, note=weaker.append) as seen,
+        ):
+            before = _read_all(seen)  # from here on nothing is missed; a large folder in place takes some seconds
+            started = WatchStarted(**workspace.names(), mechanism=seen.mechanism, home=home.id)
+            home.record(workspace.task_id, started)
+            reason = "it failed"
+            try:
+                _write(recorder, workspace, before)
+                reason = _follow(recorder, workspace, seen, weaker)
+            finally:
+                record_watch_end(recorder, lookup.by_uid(home, workspace.uid), reason)
+    except WorkspaceBusy:
+        return
+
+
+def _read_all(seen: Watch) -> list[FileChange]:
+    """Go through all that there is; gives what changed meanwhile, as far as it could be seen."""
+    found = []
+    while seen.is_reading and not seen.is_over:
+        found += seen.batch(0)
+    return found
+
+
+def _follow(home: Home, workspace: Workspace, seen: Watch, weaker: list[str]) -> str:
+    """Until the end; gives what it was."""
+    while True:
+        if weaker:
+            fact = WatchWeakened(**workspace.names(), mechanism=seen.mechanism, reason=weaker.pop())
+            home.record(workspace.task_id, fact)
+        changes = seen.batch(_ASK_SECONDS)
+        _write(home, workspace, changes)
+        if changes:
+            from workstead.core.overlaps import notice
+
+            # What changes meanwhile is one change when it is looked at next, so nothing is missed.
+            time.sleep(min(_MOST_SECONDS, len(changes) / _FACTS_A_SECOND))
+            notice(
+                home,
+                workspace.uid,
+                within=[path for change in changes for path in (change.path, change.from_path) if path],
             )
-        elif filled.mechanism == layers.NONE or inside != device:
-            inner = Tree(path=work, prefix="work/", device=inside)
-        else:
-            return [Tree(path=workspace.path, skip=(METADATA,), device=device)]
-        return [Tree(path=workspace.path, skip=(METADATA, "work"), device=device), inner]
-    return None
+        if seen.is_over:
+            return "the workspace is gone"
+        found = find_watch(home, workspace.uid)
+        if found is None or found.state == "stopping":
+            _write(home, workspace, seen.batch(_ASK_SECONDS))
+            return "stopped"
+        if not os.path.exists(f"{home.path}/id"):
+            return "the home is gone"
 
 
-class _Who:
-    """Finds out who made a change: by the facts that verbs write, by the runs that were active, or neither."""
-
-    def __init__(self, home: Home, workspace: Workspace) -> None:
-        self._home = home
-        self._workspace = workspace
-        self._public = show.public_mount(home, workspace)
-        self._position = home.log.last_position()
-        self._verbs: list[tuple[float, str, str]] = []  # when, the path, who
-        self._ended: list[tuple[float, str]] = []  # when, the run
-
-    def name(self, seen: Sequence[Seen], began_at: float) -> list[FileChange]:
-        """The changes with public paths and who made them."""
-        self._read_log(since=began_at - _REMEMBERED_SECONDS)
-        runs = [record["run_id"] for record in show.active_runs(self._home, self._workspace)]
-        runs += [run for ended_at, run in self._ended if ended_at >= began_at - _SLACK_SECONDS]
-        named = {path: actor for _, path, actor in self._verbs}
-        made = {above: actor for path, actor in named.items() for above in _above(path)}  # with parents, if missing
-        return [self._name(each, runs, named, made) for each in seen]
-
-    def _name(self, seen: Seen, runs: list[str], named: dict[str, str], made: dict[str, str]) -> FileChange:
-        by, who, certain = self._find(seen, runs, named, made)
-        return FileChange(
-            workspace_id=self._workspace.id,
-            kind=seen.kind,
-            path=f"{self._public}/{seen.path}",
-            entry=seen.entry,
-            from_path=f"{self._public}/{seen.old_path}" if seen.old_path else "",
-            size=seen.size,
-            by=by,
-            who=who,
-            certain=certain,
+def _write(home: Home, workspace: Workspace, changes: Sequence[FileChange]) -> None:
+    facts = [
+        FileChanged(
+            **workspace.names(),
+            **{key: value for key, value in change.as_dict().items() if key != "workspace_id"},
         )
-
-    def _find(self, seen: Seen, runs: list[str], named: dict[str, str], made: dict[str, str]) -> tuple[str, str, bool]:
-        for path in filter(None, (seen.path, seen.old_path)) if named else ():
-            full = f"{self._public}/{path}"
-            if full in made and seen.kind == "added":
-                return "owner", made[full], True
-            for each in (full, *_above(full)):
-                if each in named:
-                    return "owner", named[each], True
-        if not runs:
-            return "outside", "", True
-        # Where we are root, runs have a user of their own, which nobody else is.
-        is_theirs = os.geteuid() == 0 and seen.uid == self._home.settings.sandbox.uid
-        return "run", runs[0], seen.kind == "added" and is_theirs and len(runs) == 1
-
-    def _read_log(self, *, since: float) -> None:
-        newest = self._home.log.last_position()
-        types = (*_VERBS, *_RUN_ENDS, *_RESTORES)
-        for event in self._home.log.read(after=self._position, stream=self._workspace.task_id, types=types):
-            if event.event_data["uid"] == self._workspace.uid:
-                self._take(event)
-        self._position = max(self._position, newest)
-        self._verbs = [each for each in self._verbs if each[0] > since]
-        self._ended = [each for each in self._ended if each[0] > since]
-
-    def _take(self, event: Event) -> None:
-        data: dict[str, Any] = event.event_data
-        at = seconds(event.recorded_at)
-        if event.event_type in _RUN_ENDS:
-            self._ended.append((at, data["run_id"]))
-        elif event.event_type in _RESTORES:
-            paths = data["paths"] or ("work", "output")
-            self._verbs += [(at, f"{self._public}/{path}", event.actor_id) for path in paths]
-        else:
-            self._verbs += [(at, data[key], event.actor_id) for key in ("path", "to") if data.get(key)]
+        for change in changes
+    ]
+    for start in range(0, len(facts), _TOGETHER):
+        _insist(home, workspace.task_id, facts[start : start + _TOGETHER])
 
 
-def _above(path: str) -> Iterator[str]:
-    """The directories that a path leads through."""
-    place = path.rfind("/")
-    while place > 0:
-        yield path[:place]
-        place = path.rfind("/", 0, place)
+def _insist(home: Home, task: str, facts: Sequence[FileChanged]) -> None:
+    """On a full disk, wait for room: what was seen is not lost while we live."""
+    while True:
+        try:
+            home.record(task, *facts, durable=False)
+            return
+        except (DiskFull, FilesystemError):
+            if not os.path.exists(f"{home.path}/id"):
+                return
+            time.sleep(1.0)

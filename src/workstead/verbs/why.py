@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
+from workstead.core import lookup
+from workstead.core.runs import get
+from workstead.model.explanation import Denial, Explanation
 from workstead.model.policy import AGENT, decide
 from workstead.model.text import word
-from workstead.model.value import Value
-from workstead.verbs import show
-from workstead.verbs.run import get
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from workstead.home import Home
+    from workstead.core.home import Home
     from workstead.model.policy import Policy
     from workstead.model.run import Run
-
-
-class Denial(Value):
-    """Something that the run wanted and did not get."""
-
-    kind: str  # execute network memory processes time disk output file_size system_call start
-    what: str
-    count: int = 1
-    remedy: str = ""
-
-
-class Explanation(Value):
-    """What was enforced, and what was denied."""
-
-    run_id: str
-    workspace_id: str
-    state: str
-    exit_code: int | None
-    reason: str
-    command: list[str]
-    sandbox: str
-    network: str
-    enforcement: dict[str, object]
-    denials: tuple[Denial, ...]
 
 
 def why(home: Home, run_id: str) -> Explanation:
@@ -61,7 +37,7 @@ def why(home: Home, run_id: str) -> Explanation:
 
 def _execution(home: Home, run: Run) -> Iterator[Denial]:
     """A command that could not be started because it is a file of the workspace; what it starts itself is not known."""
-    policy = show.policy_of(show.by_uid(home, run.uid))
+    policy = lookup.policy_of(lookup.by_uid(home, run.uid))
     if run.error and "permission denied" in run.reason.lower() and _denies_execution(policy):
         yield Denial(
             kind="execute",

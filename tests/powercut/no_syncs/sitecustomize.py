@@ -3,7 +3,7 @@
 Those of the log stay, so that it says what was acknowledged.
 """
 
-from workstead.system import durable
+from workstead.system.files import durable
 
 
 def _nothing(*_: object) -> None:

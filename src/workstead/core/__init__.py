@@ -1,0 +1,1 @@
+"""The mechanisms that verbs share: lookup, mounting, states, the gate, runs, quotas, tokens."""

@@ -1,0 +1,287 @@
+"""The job of an apply: its journal, its end, and recovery after a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import ExitStack, contextmanager, suppress
+
+from workstead.core.states import open_store, place_of_state
+from workstead.errors import WorkspaceBusy
+from workstead.model.change import Clash, Plan, Step
+from workstead.model.event import ChangesApplied, ChangesApplyFailed, WorkspaceRebased
+from workstead.model.value import Value
+from workstead.system.files.durable import make_folders, replace_file, sync_trees
+from workstead.system.kernel import locks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from workstead.core.home import Home
+    from workstead.model.workspace import Workspace
+    from workstead.snapshots.folders import Folders
+    from workstead.snapshots.objects import Store
+
+JOB_SUFFIXES = (".json", ".json.new", ".journal", ".journal.new")
+
+
+class Move(Value):
+    """How a branch moves: to a commit that is made from the plan, to one that is known, or away."""
+
+    git_dir: str
+    branch: str
+    before: str = ""  # the commit that it is at, "" if there is no such branch
+    after: str = ""  # the commit that it goes to, "" if that is yet to be made or if the branch goes
+    parent: str = ""  # of the commit to be made; then the rest is what stands in it
+    message: str = ""
+    author: str = ""
+    when: int = 0
+
+
+class Job(Value):
+    """What an apply does: the steps of a plan in a folder, or a commit of them on a branch."""
+
+    plan: Plan
+    folder: str = ""
+    move: Move | None = None
+    keeps: tuple[str, ...] = ()  # roots of what undo needs
+    cover: str = ""  # what the folder shows before it, if the workspace lies on that folder
+    bases: tuple[str, ...] = ()  # of an undo: the base that the undone apply left, and the one before it
+
+
+@contextmanager
+def hold_target(home: Home, target: str, *, wait_seconds: float = 60.0) -> Iterator[None]:
+    """Two workspaces may have one origin: what one has half done must not be taken for a crash by the other.
+
+    So may workspaces of other homes: a folder is locked itself, too. A branch has git's own lock.
+    """
+    kind, _, where = target.partition(":")
+    folder = os.path.dirname(where) if kind == "patch" else where
+    with home.hold(f"origin {folder}", wait_seconds=wait_seconds):
+        if kind == "branch" or not os.path.isdir(folder):
+            yield
+            return
+        try:
+            with locks.hold_folder(folder, wait_seconds=wait_seconds):
+                yield
+        except locks.Held as held:
+            raise WorkspaceBusy(f"changes are being applied to {held}", hint="try again when it is done") from None
+
+
+def git_of(home: Home) -> Any:
+    from workstead.system.git.runner import Git
+
+    state_directory = f"{home.path}/cache/git"
+    os.makedirs(state_directory, mode=0o700, exist_ok=True)
+    runner = Git(state=state_directory, config={})
+
+    def git(args: list[str], *, git_dir: str, stdin: bytes | None) -> bytes:
+        return runner.run(*args, git_dir=git_dir, feed=stdin)
+
+    return git
+
+
+def as_done(home: Home, operation_id: str, job: Job, plan: Plan) -> Job:
+    """Remember the modes that files really got: undo has to find what was put there."""
+    if plan == job.plan:
+        return job
+    job = job.replace(plan=plan)
+    write_job(home, operation_id, job)
+    return job
+
+
+# -- how it ended ------------------------------------------------------------------------------------------------------
+
+
+def settle(home: Home, workspace: Workspace) -> str:
+    """Give an apply that was interrupted its end: the origin is finished or put back, and the log says which."""
+    operation_id = str(workspace.step["operation_id"])
+    with open_store(home) as store, hold_target(home, str(workspace.step["target"]), wait_seconds=0):
+        job = find_job(home, operation_id)
+        done = end_job(home, store, workspace, job, reason="interrupted")
+    return "the origin has the changes" if done else "the origin is as it was"
+
+
+def end_job(home: Home, store: Store, workspace: Workspace, job: Job | None, *, reason: str) -> bool:
+    """Write down how a step ended that we do not know the end of: its journal or the branch shows it."""
+    operation_id = str(workspace.step["operation_id"])
+    job, commit, kept = _find_done(home, operation_id, job) if job is not None else (None, None, ())
+    if job is not None and commit is not None:
+        record_applied(home, store, workspace, job, commit, kept)
+        return True
+    fact = ChangesApplyFailed(**workspace.names(), operation_id=operation_id, reason=reason[:1000], kept=list(kept))
+    home.record(workspace.task_id, fact)
+    drop_job(home, operation_id)
+    return False
+
+
+def record_applied(home: Home, store: Store, workspace: Workspace, job: Job, commit: str, kept: Sequence[str]) -> None:
+    from workstead.snapshots.journal import drop_journal
+
+    step: dict[str, Any] = dict(workspace.step)
+    hide_new_folders(home, workspace, job)
+    if job.move:
+        sync_trees(job.move.git_dir)  # a folder is synced by whoever writes to it
+    if job.bases:
+        _rebase_forks(home, workspace, job.bases, step)
+    fact = ChangesApplied(
+        **workspace.names(),
+        **{key: step[key] for key in ("target", "operation_id", "paths", "before", "undoes")},
+        base=step["next_base"],
+        base_before=workspace.base,
+        commit=commit,
+        steps=len(job.plan.steps),
+        cover=job.cover,
+        kept=list(kept),
+    )
+    home.record(workspace.task_id, fact)
+    drop_journal(journal_path(home, str(step["operation_id"])))
+
+
+def _rebase_forks(home: Home, workspace: Workspace, bases: tuple[str, ...], step: Mapping[str, Any]) -> None:
+    """Let forks that were made in between count again what the undo took out of the origin.
+
+    It is written before the undo's own end: whoever settles the undo after a crash comes here again.
+    """
+    new_base = {workspace.base: str(step["next_base"])}
+    new_base.setdefault(*bases)
+    family = {workspace.uid}
+    for record in home.log.find_all("workspace"):  # a fork comes after its parent
+        origin = record["filled"].get("origin")
+        if not isinstance(origin, dict) or origin.get("parent") not in family:
+            continue
+        family.add(record["uid"])
+        base = new_base.get(record["base"], record["base"])
+        if record["home"] == home.id and record["state"] in ("ready", "destroyed") and base != record["base"]:
+            names = {key: record[key] for key in ("workspace_id", "agent_id", "uid")}
+            home.record(record["task_id"], WorkspaceRebased(**names, base=base, undone=str(step["undoes"])))
+
+
+def hide_new_folders(home: Home, workspace: Workspace, job: Job) -> None:
+    """Keep directories that the agent made and the origin has now from being two that lie on each other.
+
+    The kernel knows them as the agent's alone and writes no whiteout for what is removed in them: it would show again.
+    The mark is set where the directory begins: after a fork the agent's own files lie in several layers.
+    """
+    overlay = place_of_state(home, workspace).overlay
+    made = [step.path for step in job.plan.steps if step.action == "mkdir"]
+    if overlay is None or not job.cover or not made:
+        return
+    from workstead.snapshots.folders import Folders
+    from workstead.system.files.parts import open_part
+
+    mark = f"{overlay.stack.marks}.overlay.opaque"
+    own = [overlay.upper, *overlay.stack.layers[:-1]]  # the last is the folder itself
+    with ExitStack() as opened:
+        layers = []
+        for layer in reversed(own):
+            layers.append(Folders(open_part(*os.path.split(layer))))
+            opened.callback(layers[-1].close)
+        for path in made:
+            mark_lowest(layers, path, mark)
+
+
+def mark_lowest(layers: Sequence[Folders], path: str, mark: str) -> None:
+    """Mark a directory in the lowest layer that has it, if it was not removed or replaced meanwhile."""
+    for folders in layers:
+        try:
+            found = folders.open(path)
+        except OSError:
+            continue
+        with suppress(OSError):
+            os.setxattr(found, mark, b"y")
+        return
+
+
+def _find_done(home: Home, operation_id: str, job: Job) -> tuple[Job, str | None, tuple[str, ...]]:
+    """Finish the job or take it back: as it was done, the commit that a branch is at or "", and what was kept.
+
+    The commit is None if the origin is as it was.
+    """
+    from workstead.snapshots.apply import finish_apply
+
+    if job.move is not None:
+        return job, _find_moved(home, job.move), ()
+    outcome = finish_apply(job.plan, journal_path(home, operation_id))
+    if outcome is None:
+        return job, None, ()
+    if not outcome.done:
+        return job, None, outcome.kept
+    return as_done(home, operation_id, job, outcome.plan), "", outcome.kept
+
+
+def _find_moved(home: Home, move: Move) -> str | None:
+    from workstead.system.git.repository import find_ref
+
+    tip = find_ref(move.git_dir, f"refs/heads/{move.branch}") or ""
+    if not move.parent:
+        return tip if tip == move.after else None
+    if not tip or tip == move.before:
+        return None
+    head, _, text = git_of(home)(["cat-file", "commit", tip], git_dir=move.git_dir, stdin=None).partition(b"\n\n")
+    lines = head.split(b"\n")
+    ours = (
+        f"parent {move.parent}".encode() in lines
+        and b"committer %s %d +0000" % (move.author.encode("utf-8", "replace"), move.when) in lines
+        and text.strip() == move.message.encode("utf-8", "replace").strip()
+    )
+    return tip if ours else None
+
+
+# -- what was done, beside the log -------------------------------------------------------------------------------------
+
+
+def jobs_path(home: Home) -> str:
+    """Where the files are that say what applies did."""
+    return f"{home.path}/applied"
+
+
+def journal_path(home: Home, operation_id: str) -> str:
+    return f"{jobs_path(home)}/{operation_id}.journal"
+
+
+def write_job(home: Home, operation_id: str, job: Job) -> None:
+    make_folders(jobs_path(home))
+    replace_file(f"{jobs_path(home)}/{operation_id}.json", json.dumps(job.as_dict()).encode())
+
+
+def drop_job(home: Home, operation_id: str) -> None:
+    for suffix in JOB_SUFFIXES:
+        with suppress(FileNotFoundError):
+            os.unlink(f"{jobs_path(home)}/{operation_id}{suffix}")
+
+
+def find_job(home: Home, operation_id: str) -> Job | None:
+    """What an apply does or did, or None if it had not begun or its retention has ended."""
+    try:
+        with open(f"{jobs_path(home)}/{operation_id}.json") as file:
+            found = json.load(file)
+    except FileNotFoundError:
+        return None
+    plan = found["plan"]
+    return Job(
+        plan=Plan(
+            steps=tuple(Step(**each) for each in plan["steps"]),
+            clashes=tuple(Clash(**each) for each in plan["clashes"]),
+            refused=tuple(plan["refused"]),
+            same=plan["same"],
+        ),
+        folder=found["folder"],
+        move=Move(**found["move"]) if found["move"] else None,
+        keeps=tuple(found["keeps"]),
+        cover=found.get("cover", ""),
+        bases=tuple(found.get("bases", ())),
+    )
+
+
+def kept_roots(home: Home, but_not: Collection[str] = ()) -> list[str]:
+    """The states and contents that undoing an apply needs."""
+    roots: list[str] = []
+    with suppress(FileNotFoundError):
+        for name in os.listdir(jobs_path(home)):
+            operation_id, _, suffix = name.partition(".")
+            job = find_job(home, operation_id) if suffix == "json" and operation_id not in but_not else None
+            roots += job.keeps if job is not None else ()
+    return roots

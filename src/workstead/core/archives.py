@@ -1,0 +1,27 @@
+"""Paths and limits of archives in the home."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from workstead.archives.trees import Caps
+    from workstead.core.home import Home
+
+
+def caps_of(home: Home) -> Caps:
+    """How much an archive may hold, as the settings say."""
+    from workstead.archives.trees import Caps
+
+    said = home.settings.archives
+    return Caps(max_files=said.max_files, max_bytes=int(said.max_gb * (1 << 30)), max_ratio=said.max_ratio)
+
+
+def archives_path(home: Home) -> str:
+    """Where archives go when nobody says."""
+    said = home.settings.workspaces.archives_path or f"{home.path}/archives"
+    return said if said.endswith("/") else said + "/"
+
+
+def history_path(home: Home, uid: str) -> str:
+    """Where the history is that came with an archive: beside the workspace's layers, and gone with them."""
+    return f"{home.private}/layers/{uid}/history.jsonl"

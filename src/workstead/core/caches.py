@@ -1,0 +1,148 @@
+"""Prepared checkouts and mirrors that nothing stands on any more: which there are, and how they go.
+
+    {cache}/checkouts/KEY/COMMIT    goes when no stack and no kept state names a layer in it
+    {cache}/mirrors/KEY             goes when nobody borrows its objects: no workspace, template or checkout
+    {cache}/gone-WHERE              taken away whole, and looked at once more; a crash here puts it back
+    {cache}/dead-WHERE              is being deleted
+
+Whoever uses one touches it first and names it in a stack afterwards. So a cache that was touched lately is left alone,
+and one that is touched in the instant in which it is taken away is put back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+
+from workstead.core.idle import days_since
+from workstead.core.states import stacks_path
+from workstead.model.retention import Cached, Rules, Verdict, judge_cached
+from workstead.model.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from workstead.core.home import Home
+
+_GONE_STATES = ("purged", "aborted")
+
+
+class Cache(Value):
+    """One thing in the cache that can be made again."""
+
+    path: str
+    name: str  # its place in the cache
+    facts: Cached
+    bytes: int
+
+
+def find_caches(home: Home) -> list[Cache]:
+    """Every checkout and mirror, with who uses it."""
+    from workstead.system.files.measure import measure
+
+    used = _Used(home)
+    return [
+        Cache(path=path, name=path.removeprefix(f"{_top(home)}/"), facts=used.facts(path), bytes=measure(path).bytes)
+        for path in _paths(home)
+    ]
+
+
+def take_away(home: Home, cache: Cache, rules: Rules) -> bool:
+    """Delete a cache that may go; False if somebody began to use it meanwhile. The caller is the only sweeper."""
+    from workstead.system.overlay.copying import remove_tree
+
+    flat = cache.name.replace("/", ".")  # made of digests and our own words
+    aside, dead = f"{_top(home)}/gone-{flat}", f"{_top(home)}/dead-{flat}"
+    os.rename(cache.path, aside)
+    if not _verdict(home, cache, aside, rules).goes:
+        os.rename(aside, cache.path)
+        return False
+    os.rename(aside, dead)
+    remove_tree(dead)
+    return True
+
+
+def finish(home: Home) -> None:
+    """Put back what a sweep that died had taken away whole, and delete what it had begun to delete."""
+    from workstead.system.overlay.copying import remove_tree
+
+    for name in _names(_top(home)):
+        if name.startswith("dead-"):
+            remove_tree(f"{_top(home)}/{name}")
+        elif name.startswith("gone-"):
+            place = f"{_top(home)}/{name[5:].replace('.', '/')}"
+            if os.path.lexists(place):  # made anew meanwhile: ours is the spare
+                os.rename(f"{_top(home)}/{name}", f"{_top(home)}/dead-{name[5:]}")
+                remove_tree(f"{_top(home)}/dead-{name[5:]}")
+            else:
+                os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
+                os.rename(f"{_top(home)}/{name}", place)
+
+
+def _verdict(home: Home, cache: Cache, aside: str, rules: Rules) -> Verdict:
+    facts = _Used(home).facts(cache.path).replace(idle_days=days_since(os.stat(aside).st_mtime))
+    return judge_cached(facts, rules)
+
+
+def _top(home: Home) -> str:
+    return f"{home.path}/cache"
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _paths(home: Home) -> Iterator[str]:
+    for key in _names(f"{_top(home)}/checkouts"):
+        for commit in _names(f"{_top(home)}/checkouts/{key}"):
+            yield f"{_top(home)}/checkouts/{key}/{commit}"
+    for key in _names(f"{_top(home)}/mirrors"):
+        yield f"{_top(home)}/mirrors/{key}"
+
+
+class _Used:
+    """All paths that something stands on or borrows from, read once."""
+
+    def __init__(self, home: Home) -> None:
+        from workstead.system.overlay.stack import stacks
+
+        self._top = _top(home)
+        records = [record for record in home.log.find_all("workspace") if record["home"] == home.id]
+        self._being_made = sum(record["state"] == "creating" for record in records)
+        self._users: list[list[str]] = [stack.lowers for _, stack in stacks(home.private)]
+        for name in _names(stacks_path(home)):
+            with suppress(OSError, ValueError), open(f"{stacks_path(home)}/{name}") as file:
+                self._users.append(json.load(file)[0])
+        for record in records:
+            if record["state"] not in _GONE_STATES and record["filled"]:
+                self._users.append([str(path) for path in record["filled"]["origin"].get("borrows", ())])
+        self._users += self._borrowing_files(home)
+
+    def _borrowing_files(self, home: Home) -> Iterator[list[str]]:
+        """Templates that we made, and checkouts with submodules."""
+        from workstead.sources.template import borrows_of_made
+
+        for name in _names(f"{home.path}/templates"):
+            yield borrows_of_made(self._top, name, home.template_path(name)) or []
+        for path in _paths(home):
+            for name in _names(path) if "/checkouts/" in path else ():
+                if name.endswith(".borrows"):
+                    with open(f"{path}/{name}") as file:
+                        yield file.read().split("\n")
+
+    def facts(self, path: str) -> Cached:
+        below = f"{path}/"
+        users = sum(any(f"{used}/".startswith(below) for used in user) for user in self._users)
+        if "/mirrors/" in path.removeprefix(self._top):
+            users += len(_names(f"{self._top}/checkouts/{os.path.basename(path)}"))
+        try:
+            moment = os.stat(path).st_mtime
+        except FileNotFoundError:
+            moment = 0.0
+        # Whoever is making a workspace may be about to name any of them.
+        return Cached(idle_days=days_since(moment), used_by=users + self._being_made)

@@ -1,0 +1,92 @@
+"""Open two states of a workspace and compare them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+
+from workstead.core import lookup
+from workstead.core.building import materialise
+from workstead.core.gate import judged
+from workstead.core.snapshots import BASE, NOW, find_root
+from workstead.core.states import cache_path, open_store, place_of_state, stack_finder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from workstead.core.home import Home
+    from workstead.model.change import Change, Diff
+    from workstead.model.workspace import Workspace
+    from workstead.snapshots.objects import Store
+    from workstead.snapshots.trees import Tree
+
+
+def diff(
+    home: Home,
+    workspace_id: str,
+    *,
+    from_: str = BASE,
+    to: str = NOW,
+    paths: Sequence[str] = (),
+    text: bool = True,
+    git_files: bool = False,
+    context: int = 3,
+) -> Diff:
+    """The changes in `work/` between two states, each `base`, `now` or a snapshot; with `text`, also as a patch."""
+    from workstead.snapshots.diff import diff as compare
+
+    with two_states(home, workspace_id, from_, to) as (old, new, may):
+        wanted = list(paths) or None
+        return compare(old, new, paths=wanted, text=text, git_files=git_files, context=context, may=may)
+
+
+@contextmanager
+def two_states(
+    home: Home, workspace_id: str, from_: str, to: str
+) -> Iterator[tuple[Tree, Tree, Callable[[str], bool] | None]]:
+    """Both states, and which paths the caller may read. An agent is shown nothing else, also below a directory."""
+    workspace = materialise(home, lookup.get(home, workspace_id))
+    may = judged(home, lambda gate: gate.readable(workspace))
+    with open_store(home) as store, ExitStack() as open_trees:
+        # Contents are wanted even without text: a renamed file is known by them.
+        old = open_trees.enter_context(state(home, store, workspace, from_))
+        new = open_trees.enter_context(state(home, store, workspace, to))
+        yield old, new, None if may is None else lambda path: may(f"work/{path}")
+
+
+@contextmanager
+def state(home: Home, store: Store, workspace: Workspace, name: str) -> Iterator[Tree]:
+    """A state to look at, by its name."""
+    from workstead.snapshots.take import look, with_own_stack
+    from workstead.snapshots.trees import Tree
+
+    place = place_of_state(home, workspace)
+    finder = stack_finder(home, workspace)
+    if name == NOW:
+        with look(store, place, finder, cache_path=cache_path(home, workspace.uid), contents=True) as tree:
+            yield tree
+        return
+    root = find_root(home, workspace, name)
+    with Tree(store, root, with_own_stack(place, finder)) as tree:
+        yield tree
+
+
+def status(home: Home, workspace_id: str) -> tuple[Change, ...]:
+    """The paths in `work/` that differ from the base, without their text; nothing for one that has no files yet."""
+    workspace = lookup.get(home, workspace_id)
+    if not workspace.base or workspace.state != "ready":
+        return ()
+    return diff(home, workspace_id, text=False).changes
+
+
+def has_unapplied(home: Home, workspace: Workspace) -> bool:
+    """Whether the workspace holds work that its origin does not have, by content."""
+    from workstead.snapshots.diff import has_changes
+    from workstead.snapshots.take import look
+
+    if not workspace.base or workspace.state != "ready":
+        return False
+    with open_store(home) as store, state(home, store, workspace, BASE) as base:
+        place, finder = place_of_state(home, workspace), stack_finder(home, workspace)
+        with look(store, place, finder, cache_path=cache_path(home, workspace.uid)) as now:
+            return has_changes(base, now)

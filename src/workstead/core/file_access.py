@@ -1,0 +1,85 @@
+"""Resolve a path in a workspace to an open directory, and check read permission."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+
+from workstead.core import lookup
+from workstead.core.building import materialise
+from workstead.core.mounting import attach, filled_in
+from workstead.core.resolved_path import Spot
+from workstead.system.files.resolved_entry import Held, OpenFile
+from workstead.system.files.root import Root
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from workstead.core.gate import Gate
+    from workstead.core.home import Home
+    from workstead.model.workspace import Workspace
+METADATA = ".aw"  # ours to write
+
+
+@contextmanager
+def locate(home: Home, workspace_id: str, path: str = ".") -> Iterator[Spot]:
+    """Open what a path is relative to, with the workspace's view mounted."""
+    workspace = materialise(home, lookup.get(home, workspace_id))
+    attach(home, workspace)
+    public = lookup.public_mount(home, workspace)
+    elsewhere = _work_elsewhere(home, workspace, path)
+    if elsewhere is None:
+        with Root.open(workspace.path, public=public, keep_out=METADATA) as root:
+            yield Spot(workspace, root, path)
+    else:
+        rest = path[len("work") :].lstrip("/") if isinstance(path, str) else path
+        with Root.open(elsewhere, public=f"{public}/work") as root:
+            yield Spot(workspace, root, rest or ".", "work")
+
+
+def _work_elsewhere(home: Home, workspace: Workspace, path: str) -> str | None:
+    """Where `work/` is when it is not a directory of the workspace: a folder used in place, or another namespace."""
+    if workspace.filled.get("mechanism") not in ("none", "rootless-overlay") or path.split("/")[0] != "work":
+        return None
+    from workstead.system.overlay import layers
+
+    return layers.path_of(*filled_in(home, workspace))
+
+
+def judging_read(home: Home, gate: Gate, spot: Spot) -> Callable[[int, int], None] | None:
+    """What an agent's reading has to pass when the file is open; nothing for the owner."""
+    if not gate.judges:
+        return None
+
+    def ready(fd: int, size: int) -> None:
+        spent = gate.file(spot, "read", OpenFile(spot.root, fd), size=size).facts
+        if spent:
+            home.record(spot.workspace.task_id, *spent)
+
+    return ready
+
+
+def readable_below(gate: Gate, spot: Spot) -> Callable[[str], bool] | None:
+    """Which paths below the one that was located may be read without asking; None is all of them."""
+    may = gate.readable(spot.workspace)
+    if may is None:
+        return None
+    try:
+        top = spot.place_of(spot.path)
+    except OSError as error:
+        raise spot.root.failure(error, spot.path) from None
+    return lambda path: may(f"{top}/{path}" if top != "." else path)
+
+
+def fingerprint(home: Home, workspace_id: str, place: str) -> str:
+    """What tells whether something at a path is still the same; "" if there is nothing."""
+    with locate(home, workspace_id, place) as spot:
+        try:
+            folder, name = spot.root.open_parent(spot.root.check(spot.path))
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        try:
+            return Held(spot.root, folder, name).fingerprint()
+        finally:
+            os.close(folder)

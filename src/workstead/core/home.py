@@ -1,0 +1,327 @@
+"""The directory that holds everything: its log, its locks, its paths.
+
+HOME/                      0700
+  id                       which home this is, for stores that several share
+  place                    the path of this directory, which differs in a copy
+  log.db                   the event log (unless store.url names a server)
+  log.db.head              its newest durable event, which shows when the log lost its end
+  locks                    one byte range for each thing that is being worked on
+  reserve*                 space and inodes for the log, so that a full disk can be freed, see system/files/reserve.py
+  clock                    empty; its mtime is the time of the newest id
+  templates/NAME/
+  cache/                   prepared checkouts
+  workspaces/              or storage.workspaces_path
+    TASK/AGENT/            a workspace: .aw/ work/ output/ tmp/
+    .carrel/               0700, on the same file system so that a rename is enough
+      staging/UID/         being built
+      layers/UID/          what a copy-on-write view is made of
+      frozen/              layers that several workspaces share
+      mounts               which mounts of this machine were looked at, see system/kernel/mount_table.py
+      trash/UID/           destroyed, and waiting for undo or for the end of its time
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager, suppress
+
+from workstead.errors import (
+    DiskFull,
+    EventsLost,
+    HomeCopied,
+    InvalidPath,
+    NotADirectory,
+    WorkspaceBusy,
+    WorkspaceExists,
+    from_os,
+)
+from workstead.model.chain import GENESIS
+from workstead.model.event import ON_A_FULL_DISK, Caller
+from workstead.model.names import directory_name, fresh_name
+from workstead.store import Log, head, open_log
+from workstead.store.log import LabelTaken
+from workstead.system.files import readonly_database, reserve
+from workstead.system.files.durable import make_folders, sync_file, sync_names
+from workstead.system.kernel import locks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from workstead.model.event import Event
+    from workstead.model.value import Value
+    from workstead.settings import Settings
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letter that is taken for another
+LOCK_SECONDS = 10.0
+
+
+class Home:
+    """An open home. Handles like this one stay in the process; values travel."""
+
+    def __init__(
+        self, path: str, settings: Settings, caller: Caller, log: Log, home_id: str, original: str = ""
+    ) -> None:
+        self.path = path
+        self.settings = settings
+        self.log = log
+        self.id = home_id
+        # What is caused by one opener belongs together, also when nobody says to what.
+        self.caller = caller if caller.correlation_id else caller.replace(correlation_id=self.new_id())
+        self.workspaces_path = settings.storage.workspaces_path or os.path.join(path, "workspaces")
+        self.private = os.path.join(self.workspaces_path, ".carrel")
+        self._original = original  # the place that the records are about, if it is another one
+
+    @classmethod
+    def open(cls, path: str, settings: Settings, caller: Caller) -> Home:
+        """Open the home, making it at first use."""
+        path = os.path.abspath(path)
+        _check_utf8(path)
+        _check_utf8(settings.storage.workspaces_path or "")
+        try:
+            home_id = _read_id(path) or _make(path, has_log=settings.store.url is None)
+        except NotADirectoryError as error:
+            raise NotADirectory(f"home {path} is not a directory", hint="choose another --home") from error
+        except OSError as error:
+            raise from_os(error, f"home {path}") from error
+        log = open_log(os.path.join(path, "log.db"), settings.store.url, look=readonly_database.connect)
+        reserve.make(path)
+        home = cls(path, settings, caller, log, home_id)
+        home._original = _find_original(home)
+        return home
+
+    def acting_as(self, caller: Caller) -> Home:
+        """The same home, used on behalf of somebody else."""
+        return Home(self.path, self.settings, caller, self.log, self.id, self._original)
+
+    def with_settings(self, settings: Settings) -> Home:
+        """The same home under other settings."""
+        return Home(self.path, settings, self.caller, self.log, self.id, self._original)
+
+    def close(self) -> None:
+        """Close the log."""
+        self.log.close()
+
+    # -- paths ---------------------------------------------------------------------------------------------------------
+
+    def workspace_path(self, task: str, agent: str) -> str:
+        """Where the workspace of this id stands."""
+        return f"{self.workspaces_path}/{directory_name(task)}/{directory_name(agent)}"
+
+    def staging_path(self, uid: str) -> str:
+        """Where a workspace is built before it is renamed into place."""
+        return f"{self.private}/staging/{uid}"
+
+    def template_path(self, name: str) -> str:
+        """Where the files of a template are."""
+        return f"{self.path}/templates/{name}"
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the paths in the records lead out of this home: it is a copy, or was moved."""
+        return bool(self._original)
+
+    def check_place(self) -> None:
+        """Raise HomeCopied if the paths in the records lead out of this home: what is there is not ours to change."""
+        if self._original:
+            raise HomeCopied(
+                f"home {self.path} is a copy of {self._original}, or was moved from there: its workspaces are at "
+                f"{self._original}, so it can only be looked at",
+                hint=f"use --home {self._original}; to use this one, move it to that place, or if nothing is there "
+                f"make a link and use that: ln -s {self.path} {self._original}",
+            )
+
+    def make_private(self) -> None:
+        """Make the directories that hold workspaces, closed to everybody else."""
+        try:
+            for path in (self.workspaces_path, self.private, *(f"{self.private}/{name}" for name in _PRIVATE)):
+                os.makedirs(path, mode=0o700, exist_ok=True)
+        except FileExistsError as error:
+            raise NotADirectory(f"{error.filename} is not a directory", hint="move it away") from error
+
+    def check_space(self, wanted_bytes: int = 0) -> None:
+        """Refuse to begin what the disk cannot hold."""
+        path = self.workspaces_path if os.path.isdir(self.workspaces_path) else self.path
+        try:
+            stats = os.statvfs(path)
+        except OSError as error:
+            raise from_os(error, path) from error
+        free = stats.f_bavail * stats.f_frsize
+        needed = wanted_bytes + self.settings.storage.min_free_mb * 1024 * 1024
+        has_inodes = bool(stats.f_favail or not stats.f_files)
+        if free < needed or not has_inodes:
+            raise DiskFull(
+                f"{free // 1024} KiB are free at {path}, and {needed // 1024} KiB are wanted"
+                if has_inodes
+                else f"no inodes are free at {path}: the disk holds too many files",
+                hint="aw usage shows what takes space, aw sweep frees it; storage.min_free_mb sets the limit",
+                details={"free_bytes": free, "needed_bytes": needed},
+            )
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def record(self, task: str, *facts: Value, durable: bool = True) -> list[Event]:
+        """Write facts to a task's stream, all or none; the lifecycle is asked first.
+
+        On a full disk what frees space and what ends a step are written with the reserve's help, nothing else: then
+        the reserve lasts until there is space again."""
+        self.check_place()
+        try:
+            return self.log.append(task, facts, self.caller, durable=durable)
+        except LabelTaken as taken:
+            raise WorkspaceExists.of(taken.args[1]) from None
+        except DiskFull:
+            if not all(isinstance(fact, ON_A_FULL_DISK) for fact in facts) or not reserve.use(self.path):
+                raise
+        return self.log.append(task, facts, self.caller, durable=durable)
+
+    def check_log(self) -> None:
+        """Raise EventsLost if the log lost events: what it does not know must not be taken for garbage.
+
+        A log without a head (of an older version) must not be empty while there are files that it should know.
+        """
+        if self.log.check_head() or self.settings.store.url or self.log.last_position():
+            return
+        for place in (f"{self.path}/snapshots/packs", *(f"{self.private}/{name}" for name in _PRIVATE)):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                if os.listdir(place):
+                    raise EventsLost.of(f"the event log {self.path}/log.db is empty, and {place} is not")
+
+    @contextmanager
+    def hold(self, key: str, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
+        """Be the only one at work on this workspace, or raise WorkspaceBusy."""
+        self.check_place()
+        try:
+            with locks.hold(f"{self.path}/locks", key, wait_seconds=wait_seconds):
+                yield
+        except locks.Held as held:
+            raise WorkspaceBusy(
+                f"another process is at work on {held}", hint="try again when it is done; aw list shows its state"
+            ) from None
+
+    def new_id(self) -> str:
+        """A fresh id of 16 letters and digits: 52 bits of microseconds, so that ids sort by age, and 28 random ones."""
+        number = self._tick() << 28 | int.from_bytes(os.urandom(4), "big") >> 4
+        return "".join(_ALPHABET[number >> shift & 31] for shift in range(75, -1, -5))
+
+    def _tick(self) -> int:
+        """The time in microseconds, later than every tick before: ids keep their order when the clock is set back."""
+        path = f"{self.path}/clock"
+        now = time.time_ns() // 1000
+        with suppress(OSError):  # a home that can only be read has nothing to put in order
+            try:
+                now = max(now, os.stat(path).st_mtime_ns // 1000 + 1)
+            except FileNotFoundError:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.utime(path, ns=(now * 1000, now * 1000))
+        return now
+
+    def new_name(self) -> str:
+        """A task name that no task has."""
+        while True:
+            name = fresh_name(int.from_bytes(os.urandom(4), "big"))
+            if not self.log.version(name):
+                return name
+
+
+_PRIVATE = ("staging", "layers", "trash")
+
+
+def default_path(environ: Mapping[str, str]) -> str:
+    """Where the home is when nobody says."""
+    if environ.get("AW_HOME"):
+        return environ["AW_HOME"]
+    data = environ.get("XDG_DATA_HOME") or os.path.join(environ.get("HOME") or "/", ".local", "share")
+    return os.path.join(data, "aw")
+
+
+def _check_utf8(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        # Paths of workspaces stand in files that agents read, which are UTF-8.
+        raise InvalidPath(f"the path {path!r} is not valid UTF-8", hint="choose another --home") from None
+
+
+def _read_id(path: str) -> str:
+    try:
+        with open(f"{path}/id", encoding="ascii") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _find_original(home: Home) -> str:
+    """The place that the records of this home are about, if it is another than this home; "" if all is well.
+
+    A home writes down where it is. One that is opened elsewhere is fine when both paths lead to the same directory, or
+    when no record has a path outside of it. Without a place (of an older version, or unreadable) the records tell.
+    """
+    path = home.path
+    recorded = _read_place(path)
+    if recorded == path or (recorded and _is_same(recorded, path)):
+        return ""
+    if recorded and _has_id(recorded, home.id):
+        return recorded
+    below = f"{home.workspaces_path}/"
+    for record in home.log.find_all("workspace"):
+        if record["home"] == home.id and record["state"] not in _GONE and not record["path"].startswith(below):
+            if recorded:
+                return recorded
+            other = record["path"].removesuffix(f"/{'/'.join(record['path'].rsplit('/', 3)[1:])}")
+            if not _is_same(other, path) and _has_id(other, home.id):
+                return str(other)
+    with suppress(OSError):  # a home that can only be read
+        descriptor = os.open(f"{path}/place", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(path)
+    return ""
+
+
+_GONE = ("purged", "aborted")
+
+
+def _read_place(path: str) -> str:
+    try:
+        with open(f"{path}/place", encoding="utf-8") as file:
+            return file.read()
+    except (OSError, ValueError):
+        return ""
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+def _has_id(path: str, home_id: str) -> bool:
+    try:
+        return _read_id(path) == home_id
+    except (OSError, ValueError):
+        return False
+
+
+def _make(path: str, *, has_log: bool) -> str:
+    make_folders(path)
+    if has_log and not os.path.lexists(f"{path}/log.db"):
+        # A new home's log is empty, which is no loss: a power cut may leave files of its first workspace and no event.
+        head.write(f"{path}/log.db.head", 0, GENESIS, durable=True)
+    # Two first users may meet here: the link can be made only once, and both read what stands.
+    own = f"{path}/id.{os.getpid()}.{os.urandom(4).hex()}"
+    descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(os.urandom(8).hex() + "\n")
+            file.flush()
+            sync_file(file.fileno())
+        os.link(own, f"{path}/id")
+    except (FileExistsError, FileNotFoundError):
+        pass  # somebody was first, and a repair may have tidied ours away
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(own)
+    sync_names(path)
+    return _read_id(path)

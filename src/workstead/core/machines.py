@@ -1,0 +1,48 @@
+"""Stop and forget virtual machines that are kept between commands."""
+
+from __future__ import annotations
+
+from workstead.core import runs
+from workstead.errors import WorksteadError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from workstead.core.home import Home
+    from workstead.model.workspace import Workspace
+
+LET_GO_SECONDS = 2.0
+
+
+def stop_idle(home: Home, workspace: Workspace) -> None:
+    """End the machines of a workspace in which nothing runs."""
+    import os
+
+    root = runs.machines_path(home)
+    if not os.path.isdir(root):
+        return
+    from workstead.sandboxes.vm import machines as kept
+
+    for machine in kept.find_all(root, workspace.uid):
+        if not kept.is_used(root, machine.name, wait_seconds=LET_GO_SECONDS):
+            kept.stop(root, machine.name)
+
+
+def forget(home: Home, workspace: Workspace) -> None:
+    """End the machines of a workspace that is going, and remove what they had."""
+    from workstead.sandboxes.vm import machines as kept
+
+    kept.forget(runs.machines_path(home), workspace.uid)
+
+
+def probe(home: Home) -> tuple[bool, str]:
+    """Whether a machine can be started here, by hardware or emulated, and how."""
+    from workstead.sandboxes.vm import driver, guest
+
+    asked = runs.machines_of(home, "", "vm")
+    try:
+        emulated = driver.is_emulated(asked, home.settings.sandbox.uid)
+    except WorksteadError as error:
+        return False, error.message
+    built = guest.find(asked.cache)
+    how = "emulated, as sandbox.vm_emulation allows" if emulated else "by hardware"
+    return True, f"{how}; guest: {built.version if built else 'built by the first run, or by aw vm build'}"

@@ -1,0 +1,166 @@
+"""Bring back what a power cut or a hand took from a workspace: `.aw/`, or its whole directory.
+
+`.aw/` is derived: what it says stands in the log. A document that is missing or is no JSON is written anew; one that
+somebody changed is left to a person. A lost directory is looked for where a crash may have left it, else the last
+snapshot is brought back, and what the log knows to be newer is named.
+"""
+
+from __future__ import annotations
+
+import os
+
+from workstead.core.metadata import DOCUMENTS, documents_of, run_document
+from workstead.core.mounting import attach, filled_in, place_of
+from workstead.errors import WorksteadError
+from workstead.model.config import parse_config
+from workstead.model.event import WorkspaceMended
+from workstead.model.moment import seconds
+from workstead.model.text import word
+from workstead.system.files import metadata
+from workstead.system.files.durable import make_folders, sync_names, sync_trees
+from workstead.system.files.parts import PARTS, make_parts
+from workstead.system.overlay import mounter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from workstead.core.home import Home
+    from workstead.model.workspace import Workspace
+
+_SHOWN = 10
+_CHANGES = ("file_written", "file_deleted", "file_moved", "directory_made", "run_completed", "command_completed")
+
+
+def mend_metadata(home: Home, workspace: Workspace) -> str:
+    """Write the documents anew that are damaged; says what was done, "" if there is nothing to say."""
+    if metadata.digest_of(workspace.path, DOCUMENTS) == workspace.metadata_digest:
+        return ""
+    damaged = [name for name in DOCUMENTS if metadata.read_document(workspace.path, name) is None]
+    wanted = _documents(home, workspace)
+    if "run.json" not in damaged and not _names_run(workspace, wanted["run.json"]["run_id"]):
+        damaged.append("run.json")
+    if not damaged:
+        return f"nothing: somebody changed it; see {workspace.path}/.aw"
+    was_link = os.path.islink(f"{workspace.path}/{metadata.DIRECTORY}/run.json")
+    make_parts(workspace.path, [metadata.DIRECTORY], None, move_aside=True)
+    for name in damaged:
+        metadata.replace(workspace.path, name, wanted[name])
+    _record(home, workspace)
+    # Each run writes run.json and leaves it to the disk when: that the last one is missing is no news.
+    return f"written anew from the log: {', '.join(damaged)}" if damaged != ["run.json"] or was_link else ""
+
+
+def bring_back(home: Home, workspace: Workspace) -> str:
+    """Find the directory of a workspace, or make it again and restore its last snapshot; says what was done."""
+    for place in (f"{home.private}/trash/{workspace.uid}", home.staging_path(workspace.uid)):
+        if os.path.isdir(f"{place}/{metadata.DIRECTORY}"):
+            _move(place, workspace.path)
+            attach(home, workspace)
+            return f"it was found in {place} and is back"
+    kept = _last_snapshot(home, workspace)
+    if kept is None:
+        forget = f"aw destroy {word(workspace.id)} forgets it"
+        return f"nothing: it has no snapshot to bring back, its files are lost; {forget}"
+    try:
+        survived = _build(home, workspace)
+        _restore(home, workspace, kept["root"], ("output", "CLAUDE.md", "AGENTS.md") if survived else ())
+    except (WorksteadError, OSError) as error:
+        return f"nothing: its last snapshot {kept['snapshot_id']} cannot be brought back: {error}"
+    _record(home, workspace, kept["snapshot_id"])
+    told = f"brought back from {kept['snapshot_id']} of {kept['taken_at']}" + _newer(home, workspace, kept)
+    return f"work/ was whole, the rest was {told}" if survived else told
+
+
+def _last_snapshot(home: Home, workspace: Workspace) -> dict[str, Any] | None:
+    kept = home.log.get("snapshot", workspace.last_snapshot) if workspace.last_snapshot else None
+    if kept is None and workspace.base:
+        return {"root": workspace.base, "snapshot_id": "base", "taken_at": workspace.created_at}
+    return kept
+
+
+def _move(found: str, path: str) -> None:
+    make_folders(os.path.dirname(path))
+    os.rename(found, path)
+    sync_names(os.path.dirname(path), os.path.dirname(found))
+
+
+def _build(home: Home, workspace: Workspace) -> bool:
+    """Make the directory as `create` does, empty; True says that `work/` came back whole, from layers of its own."""
+    from workstead.system.overlay import layers
+    from workstead.system.overlay.stack import stack_of
+
+    filled, place = filled_in(home, workspace)
+    aside = place_of(home, workspace.uid, home.staging_path(workspace.uid))
+    make_folders(aside.root, 0o755)
+    make_parts(aside.root, PARTS, place.owner)
+    if place.owner:
+        os.chown(aside.root, *place.owner)
+    metadata.write_all(aside.root, _documents(home, workspace), {})
+    survived = False
+    filled = layers.settled(filled, place)
+    if filled.mechanism in mounter.MOUNTED:
+        stack = stack_of(filled, place)
+        survived = os.path.isdir(stack.upper(place.layers))
+        if not survived:
+            os.makedirs(place.layers, 0o700, exist_ok=True)
+            layers.make_upper(stack, place, like=stack.lowers[-1])
+    _move(aside.root, workspace.path)
+    attach(home, workspace)
+    return survived
+
+
+def _restore(home: Home, workspace: Workspace, root: str, paths: tuple[str, ...]) -> None:
+    from workstead.core.states import open_store, place_of_state, stack_finder
+    from workstead.snapshots.restore import restore
+
+    place = place_of_state(home, workspace)
+    with open_store(home) as store, store.hold():
+        restore(store, root, place, stack_finder(home, workspace), paths=paths or None)
+    sync_trees(workspace.path, home.private, home.path)
+
+
+def _record(home: Home, workspace: Workspace, snapshot: str = "") -> None:
+    digest = metadata.digest_of(workspace.path, DOCUMENTS) or ""
+    if digest == workspace.metadata_digest and not snapshot:
+        return
+    fact = WorkspaceMended(**workspace.names(), metadata_digest=digest, restored_from=snapshot)
+    home.record(workspace.task_id, fact)
+
+
+def _newer(home: Home, workspace: Workspace, kept: dict[str, Any]) -> str:
+    """What the log knows to have happened in the workspace since."""
+    paths = []
+    for event in home.log.read(stream=workspace.task_id, types=_CHANGES):
+        data: dict[str, Any] = event.event_data
+        if data.get("uid") == workspace.uid and event.recorded_at > kept["taken_at"]:
+            paths.append(str(data.get("path") or data.get("run_id")))
+    names = list(dict.fromkeys(paths))
+    if not names:
+        return ""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"; lost is what was newer: {', '.join(names[:_SHOWN])}{more}"
+
+
+def _documents(home: Home, workspace: Workspace) -> dict[str, dict[str, Any]]:
+    """What `.aw/` is to say, by the log."""
+    stated = {
+        "workspace_id": workspace.id,
+        "agent_id": workspace.agent_id,
+        "uid": workspace.uid,
+        "workspace_path": workspace.path,
+        "source": workspace.source,
+    }
+    documents = documents_of(stated, parse_config(workspace.config), seconds(workspace.created_at))
+    runs = [record for record in home.log.find_all("run", task=workspace.task_id) if record["uid"] == workspace.uid]
+    if runs:
+        last = runs[-1]
+        documents["run.json"] = run_document(workspace, last["run_id"], last["prompt"], seconds(last["created_at"]))
+    return documents
+
+
+def _names_run(workspace: Workspace, run_id: str | None) -> bool:
+    import json
+
+    document = metadata.read_document(workspace.path, "run.json")
+    return document is not None and json.loads(document).get("run_id") == run_id

@@ -1,0 +1,64 @@
+"""Attach and detach the mounts of a workspace."""
+
+from __future__ import annotations
+
+import os
+
+from workstead import sources
+from workstead.errors import FilesystemError
+from workstead.model.source import Filled, Place
+from workstead.model.text import word
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from workstead.core.home import Home
+    from workstead.model.workspace import Workspace
+
+
+def place_of(home: Home, uid: str, root: str) -> Place:
+    """What a source needs to know about where it builds."""
+    owner = home.settings.sandbox.uid
+    return Place(
+        uid=uid,
+        root=root,
+        layers=f"{home.private}/layers/{uid}",
+        cache=f"{home.path}/cache",
+        owner=(owner, owner) if os.geteuid() == 0 else None,
+    )
+
+
+def detach(home: Home, workspace: Workspace) -> None:
+    """Take the workspace's mounts away before its directory moves."""
+    if workspace.filled:
+        sources.detach(*filled_in(home, workspace))
+
+
+def attach(home: Home, workspace: Workspace) -> None:
+    """Make the workspace's mounts again, if it has any and they are gone."""
+    check_there(workspace)
+    if workspace.filled:
+        sources.attach(*filled_in(home, workspace))
+
+
+def check_there(workspace: Workspace) -> None:
+    """Refuse a workspace whose directory is gone, by somebody's hand or by a damaged disk."""
+    if workspace.state == "ready" and not os.path.isdir(workspace.path):
+        raise FilesystemError(
+            f"the directory of workspace {workspace.id} is gone: {workspace.path}",
+            hint=f"aw repair brings back its last snapshot; aw destroy {word(workspace.id)} forgets it",
+        )
+
+
+def refresh(home: Home, workspace: Workspace) -> None:
+    """Mount it anew if its folder changed so that it hides files of its own; nobody may be at work in it."""
+    if workspace.filled:
+        sources.refresh(*filled_in(home, workspace))
+
+
+def filled_in(home: Home, workspace: Workspace) -> tuple[Filled, Place]:
+    """What its source made of the workspace, and where it is: for mounting and unmounting, which a copy must not do."""
+    home.check_place()
+    fields: dict[str, Any] = workspace.filled
+    return Filled(**fields), place_of(home, workspace.uid, workspace.path)

@@ -1,0 +1,305 @@
+"""Execute a run in its runner process: confine it, limit it, record its end."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from workstead import sandboxes
+from workstead.core import lookup
+from workstead.core.mounting import filled_in
+from workstead.core.quota import exclusive, forget_count, layers_of, run_allowance
+from workstead.core.run_mounts import reach_of
+from workstead.core.runs import MIB, RunSpec, get, machines_of, record_end, run_directory, run_names
+from workstead.errors import Invalid, WorksteadError, from_os
+from workstead.model.enforcement import Enforcement, Limits
+from workstead.model.event import NetworkDenied, QuotaExceeded, QuotaWarned, RunStarted
+from workstead.model.run import Run
+from workstead.model.tally import Tally
+from workstead.system.overlay.stack import has_space, space_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from workstead.core.home import Home
+    from workstead.core.quota import Allowance
+    from workstead.model.workspace import Workspace
+    from workstead.system.process.supervisor import Result
+
+
+def snapshot_around_run(home: Home, workspace: Workspace, cause: str) -> str | None:
+    """The id of a snapshot of the state around a run, if the settings want one."""
+    if not home.settings.snapshots.around_runs:
+        return None
+    from workstead.core.snapshots import keep
+
+    return keep(home, workspace, cause=cause, live=False).id
+
+
+# -- in the runner -----------------------------------------------------------------------------------------------------
+
+
+def supervise(home: Home, run_id: str) -> None:
+    """Run the command to its end in this process, and write down what became of it."""
+    from workstead.system.process import supervisor
+
+    found = get(home, run_id)
+    directory = run_directory(home, run_id)
+    with open(f"{directory}/spec") as file:
+        spec = RunSpec(**json.load(file))
+    os.unlink(f"{directory}/spec")
+    if not found.is_active:  # whoever started us died, and somebody has given the run its end meanwhile
+        return
+    workspace = lookup.by_uid(home, found.uid)
+    allowed, bound = run_allowance(home, workspace)
+    forget_count(home, workspace.uid)
+    hooks: Any = _Hooks(home, found, allowed, bound)
+    layers = layers_of(home, workspace)
+    has_own = has_space(layers)
+    is_held = has_own and bound == "size"  # by the kernel; else others count too, and somebody has to watch
+    quotas = [
+        name for name, most in (("quota_bytes", allowed.bytes), ("quota_files", allowed.files)) if most is not None
+    ]
+    order = supervisor.Order(
+        directory=directory,
+        name=f"aw-{run_id}",
+        limits=_limits(spec, allowed.replace(bytes=None, files=None) if is_held else allowed).replace(
+            open_files=home.settings.sandbox.open_files
+        ),
+        space=space_of(layers) if has_own else "",
+        space_files=allowed.files,
+        held=dict.fromkeys(quotas, ("file system of limited size",)) if is_held else {},
+        terminal=spec.tty,
+        rows=spec.rows,
+        columns=spec.columns,
+        stdin=spec.stdin,
+        workspace=home.workspaces_path if has_own else workspace.path,
+        measure=lambda: exclusive(home, workspace),
+        rules=parse_network(spec.network, home.settings.sandbox.secrets),
+    )
+    try:
+        _enter(home, workspace, spec, run_id, order, hooks)
+    except WorksteadError as error:  # the sandbox could not even be opened: that is an end too
+        refused = error
+
+        def refuse(_: object) -> Any:
+            raise refused
+
+        supervisor.supervise(refuse, order, Enforcement(sandbox=spec.sandbox), hooks)
+
+
+def _enter(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, order: Any, hooks: Any) -> None:
+    from workstead.core.command_files import check_unchanged
+    from workstead.system.process import supervisor
+
+    driver = sandboxes.choose(spec.sandbox, try_first=False)
+    listener = -1
+    if spec.box:
+        from workstead.system.process import command_server
+
+        listener = command_server.listen(order.directory)  # whoever started us may knock as soon as we are supervised
+    with driver.enter(_confinement(home, workspace, spec, run_id, order.limits)) as cell:
+
+        def launch(rlimits: Sequence[tuple[int, int]]) -> Any:
+            if spec.box:
+                return cell.serve(listener, idle_seconds=home.settings.sandbox.keep_seconds, rlimits=rlimits)
+            check_unchanged(home, workspace, spec)
+            return cell.launch(spec.command, rlimits=rlimits, terminal=spec.tty)
+
+        supervisor.supervise(launch, order, cell.enforcement, hooks, getattr(driver, "explain", None))
+
+
+def _limits(spec: RunSpec, allowed: Allowance) -> Limits:
+    largest = [each for each in (spec.file_mb * MIB if spec.file_mb else None, allowed.file_bytes) if each is not None]
+    return Limits(
+        wall_seconds=spec.timeout_seconds,
+        memory_bytes=spec.memory_mb * MIB if spec.memory_mb else None,
+        processes=spec.processes,
+        cpus=spec.cpus,
+        file_bytes=min(largest, default=None),
+        quota_bytes=allowed.bytes,
+        quota_files=allowed.files,
+        disk_free_bytes=256 * MIB,
+        output_bytes=spec.output_mb * MIB if spec.output_mb else None,
+        needs_cgroup=False,  # where no group can be made the statement says so: rlimits hold then
+    )
+
+
+def parse_network(network: str | None, secrets: Sequence[str] = ()) -> tuple[Any, ...]:
+    if network in (None, "none", "host"):
+        return ()
+    from workstead.system.process.proxy import parse_rule
+
+    rules = [parse_rule(host.strip()) for host in str(network).split(",") if host.strip()]
+    headers = dict(_secret(text) for text in secrets)
+    return tuple(rule.replace(header=headers[rule.host]) if rule.host in headers else rule for rule in rules)
+
+
+def _secret(text: str) -> tuple[str, tuple[str, str]]:
+    """`HOST HEADER FILE`: the header that the proxy adds for this host, with the first line of the file."""
+    host, header, path = [*text.split(maxsplit=2), "", "", ""][:3]
+    if not path:
+        raise Invalid(f"the secret {text!r} is not HOST HEADER FILE", hint="see sandbox.secrets")
+    try:
+        with open(os.path.expanduser(path), encoding="latin-1") as file:
+            return host.lower(), (header, file.readline().strip())
+    except OSError as error:
+        raise from_os(error, f"the secret for {host}") from error
+
+
+def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, limits: Limits) -> Any:
+    from workstead.sandboxes import Confinement, Mount
+
+    sandbox = home.settings.sandbox
+    reach = reach_of(home, workspace, confined=spec.sandbox != "none", aside=run_directory(home, run_id))
+    mounts = [
+        Mount(source=source, target=target, writable=writable, executable=spec.executable)
+        for source, target, writable in reach.mounts
+    ]
+    mounts += [_mount(text, writable=False) for text in spec.read_only]
+    mounts += [_mount(text, writable=True) for text in spec.read_write]
+    confined = spec.sandbox != "none"
+    tools = [os.path.expanduser(path) for path in spec.tools]
+    path = _path_with(tools)
+    if spec.box:
+        from workstead.system.process.command_server import find_interpreter
+
+        tools += [folder for folder in (find_interpreter()[1],) if folder]
+    public = lookup.public_mount(home, workspace)
+    return Confinement(
+        workspace=workspace.path,
+        public_mount=public,
+        parts=_parts(home, workspace),
+        mounts=tuple(mounts),
+        tools=tuple(tools),
+        environment={
+            "AW_WORKSPACE": public if confined else workspace.path,
+            "AW_WORKSPACE_ID": workspace.id,
+            "AW_RUN_ID": run_id,
+            **_way_back(home, run_id),
+            **({"PATH": path} if path else {}),
+            **({"AW_PROMPT": spec.prompt} if spec.prompt else {}),
+            **reach.environment,
+            **spec.environment,
+        },
+        executable=spec.executable,
+        holder=reach.holder,
+        limits=limits,
+        machines=machines_of(home, workspace.uid, spec.sandbox) if spec.sandbox.startswith("vm") else None,
+        room=run_id if spec.box else "",
+        network=spec.network if spec.network in ("none", "host") else "proxy",
+        uid=sandbox.uid,
+        gid=sandbox.uid,
+    )
+
+
+def _parts(home: Home, workspace: Workspace) -> tuple[str, ...]:
+    """The directories that are mount points in a run; the `work` of a folder in place is a link of ours."""
+    from workstead.system.files.parts import PARTS
+    from workstead.system.overlay.mounter import NONE
+
+    return PARTS if filled_in(home, workspace)[0].mechanism != NONE else ("output", "tmp")
+
+
+def _way_back(home: Home, run_id: str) -> dict[str, str]:
+    """How the run can speak for its own workspace, if a server is there and its network leads to it."""
+    from workstead.core.server_state import find_server
+    from workstead.core.tokens import run_token
+
+    url = find_server(home)
+    return {"AW_TOKEN": run_token(home, run_id), **({"AW_URL": url} if url else {})}
+
+
+def _path_with(tools: Sequence[str]) -> str:
+    """The path with the programs of tool directories in front; '' if there are none."""
+    found = [
+        folder
+        for tool in tools
+        for folder in (f"{tool}/bin", f"{tool}/shims", tool if tool.endswith("/bin") else "")
+        if folder and os.path.isdir(folder)
+    ]
+    return ":".join([*found, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]) if found else ""
+
+
+def _mount(text: str, *, writable: bool) -> Any:
+    from workstead.sandboxes import Mount
+
+    source, colon, target = text.partition(":")
+    source = os.path.expanduser(source)
+    return Mount(source=source, target=target if colon else source, writable=writable)
+
+
+class _Hooks:
+    """Writes what happens to a run into the log, in the runner."""
+
+    def __init__(self, home: Home, found: Run, allowed: Allowance, bound: str) -> None:
+        self.home = home
+        self.run = found
+        self.allowed = allowed
+        self.bound = bound  # which limit on its size is the tightest
+        self._denied, self._crossed = Tally(), Tally()
+
+    def on_started(self, pid: int, start_time: int, enforcement: Enforcement) -> None:
+        del start_time
+        fact = RunStarted(**run_names(self.run), pid=pid, enforcement=enforcement.as_dict())
+        self.home.record(self.run.task_id, fact)
+
+    def on_denied(self, denial: Mapping[str, str]) -> None:
+        key = (denial.get("host", ""), denial.get("reason", ""))
+        if not self._denied.holds(key):
+            key = ("", "requests to many more hosts")
+        self._record_denied(key, self._denied.add(key))
+
+    def _record_denied(self, key: tuple[str, ...], count: int) -> None:
+        if count:
+            fact = NetworkDenied(**run_names(self.run), host=key[0], reason=key[1], count=count)
+            self.home.record(self.run.task_id, fact, durable=False)
+
+    def on_quota(self, event: str, size: int, files: int) -> None:
+        forget_count(self.home, self.run.uid)  # who writes through us meanwhile measures
+        kind = {"warned": QuotaWarned, "exceeded": QuotaExceeded}.get(event)
+        if kind is None or not self._crossed.add((event,)):  # a run may cross its limit as often as it wants to
+            return
+        shares = [
+            (used / max(1, most), name, used, most)
+            for name, used, most in ((self.bound, size, self.allowed.bytes), ("files", files, self.allowed.files))
+            if most is not None
+        ]
+        _, name, used, most = max(shares)
+        names = {key: value for key, value in run_names(self.run).items() if key != "run_id"}
+        fact = kind(**names, limit=name, used=used, allowed=most, run_id=self.run.run_id)
+        self.home.record(self.run.task_id, fact, durable=False)
+
+    def on_finished(self, result: Result) -> None:
+        for key, count in self._denied.rest():
+            self._record_denied(key, count)
+        forget_count(self.home, self.run.uid)
+        after = self._keep_after()
+        record_end(
+            self.home,
+            self.run.run_id,
+            result.state,
+            exit_code=result.exit_code,
+            reason=result.reason,
+            error=result.error,
+            output_bytes=result.output_bytes,
+            dropped_bytes=result.dropped_bytes,
+            usage=result.usage,
+            snapshot_after=after,
+        )
+        from workstead.core.overlaps import notice
+
+        notice(self.home, self.run.uid)
+
+    def _keep_after(self) -> str | None:
+        """Keep what the run leaves behind; whoever holds the workspace now keeps a state of its own."""
+        if self.run.concurrent:
+            return None  # others may still be writing; the last of them keeps the state
+        try:
+            with self.home.hold(self.run.workspace_id, wait_seconds=5):
+                workspace = lookup.by_uid(self.home, self.run.uid)
+                return snapshot_around_run(self.home, workspace, "after_run") if workspace.state == "ready" else None
+        except WorksteadError:
+            return None

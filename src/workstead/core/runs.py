@@ -1,0 +1,168 @@
+"""The specification of a run, its directory, its record and its result."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+from workstead.core import lookup
+from workstead.errors import RunNotFound, TimedOut, WorkspaceBusy
+from workstead.model.event import RunCancelled, RunCompleted, RunFailed, RunTimedOut
+from workstead.model.run import Run
+from workstead.model.value import Value
+from workstead.system.process import supervisor_client
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from workstead.core.home import Home
+    from workstead.system.process.frames import Frame
+
+MIB = 1 << 20
+NOT_STARTED_CODE = 125
+MAX_WORD = 120_000  # Linux takes 131,072 bytes
+
+
+class RunSpec(Value):
+    """How a command is to be run: all that the runner needs to know, kept as JSON in the run's directory."""
+
+    command: list[str]
+    sandbox: str = "auto"
+    network: str | None = None  # as the settings say; none | host | names of hosts, separated by commas
+    environment: dict[str, str] = {}
+    timeout_seconds: float | None = None
+    memory_mb: int | None = None
+    processes: int | None = None
+    cpus: float | None = None
+    file_mb: int | None = None
+    output_mb: int | None = None
+    read_only: list[str] = []  # host paths, or HOST:INSIDE
+    read_write: list[str] = []
+    tools: list[str] = []
+    tty: bool = False
+    rows: int = 24
+    columns: int = 80
+    stdin: bool = False
+    concurrent: bool = False
+    prompt: str | None = None
+    agent: str | None = None  # one of the settings' agents, or a command with `{prompt}` in it
+    box: str = ""  # not a command but a box for many, see `keep.py`
+    executable: bool = True  # whether files of the workspace can be executed, as its policy says
+    bound: dict[str, str] | None = None  # the files that an approved command names, and their fingerprints
+
+
+def run_directory(home: Home, run_id: str) -> str:
+    """Where a run's output and its supervisor's files are."""
+    return f"{home.path}/runs/{run_id}"
+
+
+def machines_of(home: Home, owner: str, kind: str) -> Any:
+    """Where and how the sandbox `vm` keeps its machines."""
+    from workstead.sandboxes import Machines
+
+    sandbox = home.settings.sandbox
+    return Machines(
+        directory=machines_path(home),
+        cache=f"{home.path}/cache/guest",
+        owner=owner,
+        emulation={"vm/tcg": "only", "vm/kvm": "refuse"}.get(kind, sandbox.vm_emulation),
+        memory_mb=sandbox.vm_memory_mb,
+        cpus=sandbox.vm_cpus,
+        idle_seconds=sandbox.vm_idle_seconds,
+        packages=sandbox.vm_packages,
+    )
+
+
+def machines_path(home: Home) -> str:
+    """Where the machines of the sandbox `vm` have their directories."""
+    return f"{home.path}/machines"
+
+
+_ENDS = {"completed": RunCompleted, "failed": RunFailed, "cancelled": RunCancelled, "timed_out": RunTimedOut}
+
+
+def run_names(found: Run) -> dict[str, Any]:
+    """What every event about the run names."""
+    _, _, agent = found.workspace_id.partition("/")
+    return {"workspace_id": found.workspace_id, "agent_id": agent, "uid": found.uid, "run_id": found.run_id}
+
+
+def record_end(home: Home, run_id: str, state: str, **fields: Any) -> None:
+    found = get(home, run_id)
+    home.record(found.task_id, _ENDS[state](**run_names(found), **fields))
+
+
+# -- looking, waiting, stopping ----------------------------------------------------------------------------------------
+
+
+def get(home: Home, run_id: str) -> Run:
+    """The run of this id, or RunNotFound."""
+    record = home.log.get("run", run_id)
+    if record is None or home.caller.agent_of not in (None, "", record["workspace_id"]):
+        raise RunNotFound(f"there is no run {run_id}", hint="aw runs lists them")
+    return Run(**record)
+
+
+def runs(home: Home, workspace_id: str | None = None) -> list[Run]:
+    """The runs of one workspace or of all, oldest first; an agent sees those of its own."""
+    workspace_id = workspace_id or home.caller.agent_of or None
+    if workspace_id is None:
+        return [Run(**record) for record in home.log.find_all("run")]
+    wanted = lookup.normal_id(workspace_id)
+    lookup.check_reach(home, wanted)
+    task = wanted.partition("/")[0]
+    return [Run(**record) for record in home.log.find_all("run", task=task) if record["workspace_id"] == wanted]
+
+
+def wait(home: Home, run_id: str, *, timeout_seconds: float | None = None) -> Run:
+    """Wait for the end of a run, whoever started it."""
+    directory = run_directory(home, run_id)
+    end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    pause = 0.001
+    while True:
+        found = get(home, run_id)
+        if not found.is_active:
+            return found
+        if supervisor_client.find_supervisor(directory) is None:
+            settle(home, run_id)
+        if end is not None and time.monotonic() >= end:
+            raise TimedOut(f"run {run_id} is still {found.state} after {timeout_seconds:g} s", hint=f"aw stop {run_id}")
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.05)
+
+
+def output(home: Home, run_id: str, *, follow: bool = False, offset: int = 0) -> Iterator[Frame]:
+    """What a run printed, in pieces with their stream and time; with `follow` until its end."""
+    from workstead.system.process import frames
+
+    get(home, run_id)
+    directory = run_directory(home, run_id)
+    if not os.path.exists(f"{directory}/output"):
+        return iter(())
+    if follow:
+        pieces: Iterator[Frame] = supervisor_client.follow(directory, offset=offset)
+        return pieces
+    return frames.read(f"{directory}/output", offset)
+
+
+def settle(home: Home, run_id: str) -> str | None:
+    """Give a run whose runner died its end; None if it lives, or has ended by itself."""
+    try:
+        with home.hold(run_id, wait_seconds=0):
+            found = get(home, run_id)
+            directory = run_directory(home, run_id)
+            if not found.is_active or found.home != home.id or supervisor_client.find_supervisor(directory):
+                return None
+            found = get(home, run_id)  # it may have ended between the two looks
+            if not found.is_active:
+                return None
+            supervisor_client.forget(f"aw-{run_id}")
+            with suppress(OSError):
+                os.unlink(f"{directory}/spec")  # may hold secrets, and nobody will read it any more
+            record_end(home, run_id, "failed", exit_code=125, reason="its supervisor died, and the command with it")
+            return "ended as failed: its supervisor died"
+    except WorkspaceBusy:  # it is being started this instant
+        return None

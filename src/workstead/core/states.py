@@ -1,0 +1,188 @@
+"""Where the state of a workspace lies, for the verbs that keep, compare and bring back states."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import contextmanager
+
+from workstead.core.mounting import attach, check_there, filled_in
+from workstead.errors import Conflict
+from workstead.model.digest import sha256
+from workstead.model.snapshot import Overlay, Place, Stack, layer_root
+from workstead.model.text import word
+from workstead.system.files.durable import make_folders, sync_file, sync_names
+from workstead.system.overlay import mounter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from workstead.core.home import Home
+    from workstead.model.source import Filled
+    from workstead.model.source import Place as FilledPlace
+    from workstead.model.workspace import Workspace
+    from workstead.snapshots.objects import Store
+
+GIB = 1 << 30
+
+
+@contextmanager
+def open_store(home: Home) -> Iterator[Store]:
+    """The object store of this home."""
+    from workstead.snapshots.objects import Store
+
+    limit = home.settings.snapshots.max_total_gb
+    with Store(f"{home.path}/snapshots", max_bytes=int(limit * GIB) if limit else None) as store:
+        yield store
+
+
+def refuse_unready(workspace: Workspace) -> Workspace:
+    """Refuse a workspace that somebody is at, or that never was whole; the caller holds it."""
+    if workspace.state != "ready":
+        raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {word(workspace.id)}")
+    return workspace
+
+
+def cache_path(home: Home, uid: str) -> str:
+    """Where the stat cache of a workspace is, which spares reading what has not changed."""
+    return f"{home.path}/snapshots/caches/{uid}"
+
+
+def place_of_state(home: Home, workspace: Workspace) -> Place:
+    """The directories that make up the workspace's state, mounted."""
+    attach(home, workspace)
+    filled, place = filled_in(home, workspace)
+    return _place(home, filled, place, workspace.uid, len(workspace.covers))
+
+
+def mend_parts(home: Home, workspace: Workspace) -> list[str]:
+    """Make `work`, `output` and `tmp` directories again where something else is in their place, which is renamed.
+
+    Return what was done. A `work` that is made anew is empty: a restore fills it, an overlay is mounted on it."""
+    from workstead.system.files.parts import PARTS, make_parts
+    from workstead.system.overlay.layers import attach_space
+    from workstead.system.overlay.mounter import NONE
+    from workstead.system.overlay.stack import has_space
+
+    check_there(workspace)
+    filled, place = filled_in(home, workspace)
+    if has_space(place.layers):
+        attach_space(filled, place)  # its parts are in there, not in the directory that it is mounted on
+    names = [name for name in PARTS if name != "work" or filled.mechanism != NONE]
+    return make_parts(place.root, names, place.owner, move_aside=True)
+
+
+def _place(home: Home, filled: Filled, place: FilledPlace, uid: str, applied: int) -> Place:
+    from workstead.system.overlay import layers
+    from workstead.system.overlay.stack import stack_of
+
+    work = layers.path_of(filled, place)
+    if filled.mechanism not in mounter.MOUNTED:
+        return Place(root=place.root, work=work, in_place=filled.mechanism == mounter.NONE)
+    stack = stack_of(filled, place)
+    fixed_ns = int(filled.origin.get("since_ns", 0))
+    known = remember_stack(
+        home,
+        layers=tuple(stack.lowers),
+        marks="trusted" if filled.mechanism == mounter.OVERLAY else "user",
+        fixed_ns=fixed_ns,
+        owner=uid if fixed_ns else "",  # without a folder of the user's at the bottom it is everybody's
+        applied=applied if fixed_ns else 0,
+    )
+    return Place(root=place.root, work=work, overlay=Overlay(upper=stack.upper(place.layers), stack=known))
+
+
+def stacks_path(home: Home) -> str:
+    """Where the stacks of layers that states lie on are written down."""
+    return f"{home.path}/snapshots/stacks"
+
+
+def remember_stack(home: Home, **fields: Any) -> Stack:
+    """The lower layers under a key that is theirs alone, written down so that old states find them again."""
+    stack = Stack(key="", **fields)
+    own = [stack.owner, stack.applied] if stack.owner else []
+    identity = json.dumps([list(stack.layers), stack.marks, stack.fixed_ns, *own])
+    key = _key_of(identity)
+    path = f"{stacks_path(home)}/{key}"
+    if _read_stack(home, key) is None:
+        make_folders(os.path.dirname(path))
+        fresh = f"{path}.{os.urandom(4).hex()}"
+        with open(fresh, "w") as file:
+            file.write(identity)
+            file.flush()
+            sync_file(file.fileno())
+        os.rename(fresh, path)
+        sync_names(os.path.dirname(path))
+    elif os.stat(path).st_mtime < time.time() - 3600:
+        os.utime(path)  # young again: a sweep does not take it before the state that lies on it is written down
+    return stack.replace(key=key)
+
+
+def stack_finder(home: Home, workspace: Workspace) -> Callable[[str], Stack | None]:
+    """Finds the layers that an old state of the workspace lies on.
+
+    What the workspace itself has given back to its folder since is covered by what was there before. What others do in
+    the folder, other workspaces too, is the folder's own: a restore must not take it back.
+    """
+
+    def find(key: str) -> Stack | None:
+        stack = find_stack(home, key)
+        if stack is None or stack.owner != workspace.uid:
+            return stack
+        return stack.covered(workspace.covers[stack.applied :])
+
+    return find
+
+
+def find_stack(home: Home, key: str) -> Stack | None:
+    """The layers as they were written down."""
+    identity = _read_stack(home, key)
+    if identity is None:
+        return None
+    layers, marks, fixed_ns, *own = json.loads(identity)
+    owner, applied = own or ("", 0)
+    return Stack(key=key, layers=tuple(layers), marks=marks, fixed_ns=fixed_ns, owner=owner, applied=applied)
+
+
+def _read_stack(home: Home, key: str) -> str | None:
+    """What a stack is, as it was written down; None if that is missing or is not what its key was made from."""
+    try:
+        with open(f"{stacks_path(home)}/{key}") as file:
+            identity = file.read()
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    return identity if _key_of(identity) == key else None
+
+
+def _key_of(identity: str) -> str:
+    return sha256(identity.encode()).hexdigest()[:32]
+
+
+def over_later(home: Home, store: Store, workspace: Workspace, root: str, applied: int) -> str:
+    """The state with the same changes over the folder as it is after so many applies of the workspace's."""
+    from workstead.snapshots.tree_edit import lay_on
+    from workstead.snapshots.trees import Tree
+
+    with Tree(store, root) as tree, store.writer() as writer:
+        stack = find_stack(home, tree.stack_key) if tree.stack_key else None
+        if stack is None or stack.owner != workspace.uid or stack.applied == applied:
+            return root
+        fields = stack.replace(applied=applied).as_dict()
+        del fields["key"]
+        later = lay_on(writer, tree, remember_stack(home, **fields).key)
+        writer.commit()
+    return later
+
+
+def base_of(home: Home, filled: Filled, place: FilledPlace, uid: str) -> str:
+    """The state that a new workspace begins with: a name for shared layers, else everything is read once."""
+    state = _place(home, filled, place, uid, 0)
+    if state.overlay is not None:
+        return layer_root(state.overlay.stack.key)
+    from workstead.snapshots.take import take
+
+    with open_store(home) as store:
+        return take(store, state, cache_path=cache_path(home, uid)).root

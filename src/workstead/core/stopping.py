@@ -1,0 +1,80 @@
+"""Stop runs, and sandboxes that are kept between commands."""
+
+from __future__ import annotations
+
+import time
+
+from workstead.core.runs import get, run_directory, settle, wait
+from workstead.errors import WorkspaceBusy
+from workstead.model.run import Run
+from workstead.system.process import supervisor_client
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workstead.core.home import Home
+    from workstead.model.workspace import Workspace
+
+
+def sandbox_lock(uid: str) -> str:
+    return f"box {uid}"
+
+
+def make_way(home: Home, workspace: Workspace) -> None:
+    """End what is kept around the workspace and idle, a box or a machine, for somebody who wants it alone."""
+    end_box(home, workspace)
+    from workstead.core.machines import stop_idle
+
+    stop_idle(home, workspace)
+
+
+def end_box(home: Home, workspace: Workspace) -> None:
+    """End the workspace's box if it is idle; a busy one is left."""
+    record = home.log.find_live("run", workspace.uid)
+    if record is None or not record.get("box") or record["home"] != home.id:
+        return
+    try:
+        with home.hold(sandbox_lock(workspace.uid), wait_seconds=0):
+            stop(home, record["run_id"], at_once=True)
+    except WorkspaceBusy:
+        return
+
+
+def is_idle(home: Home, box: Run) -> bool:
+    """Whether no command runs in the box at this moment."""
+    try:
+        with home.hold(sandbox_lock(box.uid), wait_seconds=0):
+            return True
+    except WorkspaceBusy:
+        return False
+
+
+def stop(home: Home, run_id: str, *, at_once: bool = False, wait_seconds: float = 15.0) -> Run:
+    """End a run: its whole tree is asked to stop, then killed; a run that has ended is left as it is."""
+    found = get(home, run_id)
+    if not found.is_active:
+        return found
+    if found.box and not at_once:
+        at_once = is_idle(home, found)  # its first process does not listen to SIGTERM
+    if not supervisor_client.request_stop(run_directory(home, run_id), at_once=at_once):
+        settle(home, run_id)
+    return wait(home, run_id, timeout_seconds=wait_seconds)
+
+
+def stop_all(home: Home, run_ids: Sequence[str], *, grace_seconds: float, seconds: float) -> None:
+    """End these runs at the same time: all are asked, and what is left after the grace period is killed."""
+    end = time.monotonic() + seconds
+    left = [run_id for run_id in run_ids if get(home, run_id).is_active]
+    for run_id in left:
+        if not supervisor_client.request_stop(run_directory(home, run_id)):
+            settle(home, run_id)
+    kill_at = time.monotonic() + grace_seconds
+    killed = False
+    while left and time.monotonic() < end:
+        left = [run_id for run_id in left if get(home, run_id).is_active]
+        if not killed and time.monotonic() >= kill_at:
+            killed = True
+            for run_id in left:
+                supervisor_client.request_stop(run_directory(home, run_id), at_once=True)
+        time.sleep(0.01 if left else 0)

@@ -1,0 +1,45 @@
+"""The record of a background watcher."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from workstead.core import lookup
+from workstead.errors import WorkspaceBusy, WorksteadError
+from workstead.model.event import WatchStopped
+from workstead.model.text import word
+from workstead.model.watch import Watching
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from workstead.core.home import Home
+    from workstead.model.workspace import Workspace
+
+ACTOR = "watcher"
+
+
+def settle(home: Home, uid: str) -> str | None:
+    """Write down that a watcher died; None if it lives, or there is none."""
+    try:
+        with home.hold(watch_lock(uid), wait_seconds=0):
+            found = find_watch(home, uid)
+            if found is None or found.home != home.id:
+                return None
+            record_watch_end(home, lookup.by_uid(home, uid), "its process died")
+            return f"written down as ended; aw watch --start {word(found.workspace_id)} starts another"
+    except WorkspaceBusy:
+        return None
+
+
+def find_watch(home: Home, uid: str) -> Watching | None:
+    record = home.log.get("watch", uid)
+    return Watching(**record) if record else None
+
+
+def watch_lock(uid: str) -> str:
+    return f"watch {uid}"
+
+
+def record_watch_end(home: Home, workspace: Workspace, reason: str) -> None:
+    with suppress(WorksteadError):  # whoever opens the home next finds a record whose lock is free
+        home.record(workspace.task_id, WatchStopped(**workspace.names(), reason=reason))

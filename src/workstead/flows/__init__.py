@@ -1,0 +1,1 @@
+"""Verbs that combine other verbs: race, session, sweep, undo, repair."""

@@ -1,0 +1,155 @@
+"""Finish or undo what a crash left half done, and look after the rest of the home.
+
+`settle` runs whenever a home is opened: it looks only at steps that were begun and not ended, of which there are
+usually none. A step whose lock is held has a living owner and is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+
+from workstead.core.leftovers import find_strangers, names_in
+from workstead.core.recovery import attach_again, find_lost_events, settle
+from workstead.errors import WorkspaceBusy, WorksteadError
+from workstead.model.health import Finding
+from workstead.model.text import word
+from workstead.model.workspace import Workspace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from workstead.core.home import Home
+
+
+def repair(home: Home, *, rebuild_views: bool = False, accept_log: bool = False) -> list[Finding]:
+    """Settle interrupted steps, then compare the disk with the log and mend what can be mended without a loss.
+
+    With `accept_log`, a log that lost events is taken for the whole one first; without, nothing is changed then.
+    """
+    home.check_place()
+    findings = []
+    if accept_log:
+        findings.append(Finding(what="the log", done=f"accepted as it is, up to position {home.log.accept()}"))
+    if rebuild_views:
+        findings.append(Finding(what="views", done=f"{home.log.rebuild_views()} records made anew from the events"))
+    if loss := find_lost_events(home):
+        return [*findings, loss, *_check_states(home), *_name_strangers(home)]
+    findings += settle(home)
+    findings += _finish_deleting(home)
+    findings += _tidy_staging(home)
+    findings += _tidy_templates(home)
+    findings += _check_ready(home)
+    findings += _check_states(home)
+    findings += _name_strangers(home)
+    return findings
+
+
+def _tidy_staging(home: Home) -> list[Finding]:
+    from workstead.system.files.remove import remove_tree
+
+    staging = f"{home.private}/staging"
+    findings = []
+    for name in names_in(staging):
+        record = home.log.get("workspace", name.partition(".")[0])
+        if record is None or record["state"] != "creating":  # its intent is written first, so nobody is building here
+            remove_tree(f"{staging}/{name}")
+            findings.append(Finding(what=f"left-over building site {name}", done="deleted"))
+    for name in names_in(home.path):
+        if name.startswith("id."):  # of a process that died while it made this home
+            os.unlink(f"{home.path}/{name}")
+            findings.append(Finding(what=f"left-over file {name}", done="deleted"))
+    return findings
+
+
+def _finish_deleting(home: Home) -> list[Finding]:
+    from workstead.flows.sweep import finish_purging
+
+    return [
+        Finding(what=f"{workspace.id} was half deleted", done=str(problem) if problem else "the rest is gone too")
+        for workspace, problem in finish_purging(home)
+    ]
+
+
+def _tidy_templates(home: Home) -> list[Finding]:
+    from workstead.system.files.remove import remove_tree
+    from workstead.verbs.template import lock_of
+
+    findings = []
+    for name in names_in(f"{home.path}/templates"):
+        if name.startswith((".new-", ".old-")):
+            try:
+                with home.hold(lock_of(name[5:]), wait_seconds=0):
+                    remove_tree(f"{home.path}/templates/{name}")
+            except WorkspaceBusy:
+                continue
+            findings.append(Finding(what=f"left-over template {name}", done="deleted"))
+    return findings
+
+
+def _check_ready(home: Home) -> list[Finding]:
+    from workstead.core.mend import bring_back, mend_metadata
+    from workstead.core.states import mend_parts
+
+    findings = []
+    for record in home.log.find_all("workspace", live_only=True):
+        if record["state"] != "ready" or record["home"] != home.id:
+            continue
+        try:
+            with home.hold(record["workspace_id"], wait_seconds=0):
+                workspace = Workspace(**(home.log.get("workspace", record["uid"]) or record))
+                if workspace.state != "ready":
+                    continue
+                if not os.path.isdir(workspace.path):
+                    what = f"the directory of {workspace.id} was gone: {workspace.path}"
+                    findings.append(Finding(what=what, done=bring_back(home, workspace)))
+                    continue
+                remake = f"made anew; aw restore {word(workspace.id)} SNAPSHOT fills it"
+                try:
+                    parts = mend_parts(home, workspace)
+                    findings += [Finding(what=f"{workspace.id}: {what}", done=remake) for what in parts]
+                    attach_again(home, workspace)
+                except (WorksteadError, OSError) as error:
+                    findings.append(Finding(what=f"{workspace.id} cannot be mounted: {error}", done="nothing"))
+                done = mend_metadata(home, workspace)
+                if done:
+                    findings.append(Finding(what=f"the metadata of {workspace.id} was changed", done=done))
+        except WorkspaceBusy:
+            continue
+    return findings
+
+
+def _check_states(home: Home) -> list[Finding]:
+    """Kept states of which something is missing, found without reading every byte: they are named, never touched."""
+    from workstead.core.snapshots import of_workspace
+    from workstead.core.states import open_store
+    from workstead.errors import StoreDamaged
+    from workstead.snapshots.gc import reachable
+
+    if not os.path.isdir(f"{home.path}/snapshots/packs"):
+        return []
+    findings = []
+    whole: set[str] = set()
+    with open_store(home) as store, store.hold():
+        for record in home.log.find_all("workspace"):
+            workspace = Workspace(**record)
+            if workspace.home != home.id or workspace.state in ("creating", "aborted", "purging", "purged"):
+                continue
+            for snapshot in of_workspace(home, workspace):
+                if snapshot.root in whole:
+                    continue
+                try:
+                    missing = sum(not store.has(digest) for digest in reachable(store, [snapshot.root]))
+                    damage = f"{missing} of its contents are missing" if missing else ""
+                except StoreDamaged as error:
+                    damage = error.message
+                if damage:
+                    findings.append(Finding(what=f"snapshot {snapshot.id} of {workspace.id}: {damage}", done="nothing"))
+                else:
+                    whole.add(snapshot.root)
+    return findings
+
+
+def _name_strangers(home: Home) -> list[Finding]:
+    return [
+        Finding(what=f"{path} is not a workspace that the log knows", done="nothing: move it away")
+        for path in find_strangers(home)
+    ]

@@ -1,0 +1,136 @@
+"""Do what is asked once: the same answer for the same key, and work that goes on while nobody waits.
+
+`Idempotency-Key: K` makes a POST safe to repeat, also when the answer was lost or the server died. `Prefer:
+respond-async` gives 202 and an operation at once; it can be looked at, followed in the log, and cancelled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, Request
+from starlette.responses import Response
+
+from workstead.calls import VERBS, do_call
+from workstead.errors import BY_CODE, BadRequest, WorksteadError
+from workstead.model.call import Call
+from workstead.model.value import Value
+from workstead.server.context import bearer_of
+from workstead.server.encoding import answer
+
+_KEY = re.compile(r"[\x21-\x7e]{1,200}")
+Key = Annotated[str | None, Header(alias="Idempotency-Key", description="the same key gets the same answer")]
+Prefer = Annotated[str | None, Header(description="`respond-async`: 202 at once, with an operation to look at")]
+
+
+class Running(Value):
+    """An operation that was accepted, or what became of it."""
+
+    operation_id: str
+    kind: str
+    state: str  # accepted | completed | failed | cancelled
+    workspace_id: str
+    actor_id: str
+    at: str
+    ended_at: str | None = None
+    result: object = None
+    error: dict[str, object] | None = None
+
+
+ACCEPTED: dict[int | str, dict[str, Any]] = {202: {"model": Running, "description": "It will be done."}}
+
+
+class Once:
+    """What a request says about being repeated and about waiting."""
+
+    def __init__(self, request: Request, idempotency_key: Key = None, prefer: Prefer = None) -> None:
+        if idempotency_key is not None and not _KEY.fullmatch(idempotency_key):
+            raise BadRequest("Idempotency-Key is 1 to 200 visible characters")
+        self._request = request
+        self._key = idempotency_key
+        self._is_async = "respond-async" in [each.strip() for each in (prefer or "").lower().split(",")]
+
+    def do(
+        self,
+        verbs: Any,
+        verb: str,
+        workspace_id: str,
+        arguments: Mapping[str, Any],
+        *,
+        asked: Mapping[str, Any] | None = None,
+        detachable: bool = False,
+    ) -> Any:
+        """The value, or its fields, that the verb gives; or the response that says that it will be done.
+
+        `asked` is what the caller said, if the arguments have more that was chosen for it.
+        """
+        detached = detachable and self._is_async
+        if self._key is None and not detached:
+            return VERBS[verb][0](verbs, dict(arguments))
+        actor = bearer_of(self._request).actor_id
+        call, is_new = verbs.accept_call(
+            verb,
+            workspace_id,
+            key="" if self._key is None else _digest(actor, self._key),
+            body=_digest(verb, self._request.url.path, arguments if asked is None else asked),
+            arguments=arguments if detached else {},
+            detached=detached,
+        )
+        if call.detached and not call.is_over and detached:
+            if is_new:
+                verbs.start_call(call.call_id)
+            place = {"location": f"/api/operations/{call.call_id}", "preference-applied": "respond-async"}
+            return answer(shown(call), 202, place)
+        return _result(call if call.is_over else do_call(verbs, call, call.arguments or arguments))
+
+
+def _result(call: Call) -> Any:
+    if call.state == "completed":
+        return call.answer
+    error = dict(call.error or {"code": "conflict", "message": f"operation {call.call_id} was cancelled"})
+    kind = BY_CODE.get(str(error["code"]), WorksteadError)
+    details = error.get("details")
+    raised = kind.__new__(kind)
+    WorksteadError.__init__(
+        raised,
+        str(error["message"]),
+        hint=str(error.get("hint", "")),
+        details=details if isinstance(details, dict) else None,
+    )
+    raise raised
+
+
+def shown(call: Call) -> Running:
+    """The call as an operation."""
+    return Running(
+        operation_id=call.call_id,
+        kind=call.verb,
+        state=call.state,
+        workspace_id=call.workspace_id,
+        actor_id=call.actor_id,
+        at=call.accepted_at,
+        ended_at=call.ended_at,
+        result=call.answer,
+        error=call.error,
+    )
+
+
+def reply(done: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """The response for what `do` gave."""
+    return done if isinstance(done, Response) else answer(done, status, headers)
+
+
+def field(done: Any, name: str) -> Any:
+    """A field of a value, or of what is left of one in the log."""
+    return done[name] if isinstance(done, dict) else getattr(done, name)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+AskedOnce = Annotated[Once, Depends()]

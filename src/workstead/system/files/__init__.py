@@ -1,0 +1,1 @@
+"""Files beneath an open directory that cannot be left."""

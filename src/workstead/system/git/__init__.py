@@ -1,0 +1,1 @@
+"""Run git behind a hardened environment, and read repositories without it."""

@@ -1,0 +1,1 @@
+"""System calls and kernel interfaces: mounts, namespaces, cgroups, landlock, seccomp, openat2."""

@@ -1,0 +1,1 @@
+"""Copy-on-write views: layers, stacks, mounts and forks."""

@@ -1,0 +1,315 @@
+"""Overlays for ordinary users: a small process that keeps a namespace in which we may mount.
+
+An ordinary user may mount an overlay only inside a user namespace, and a mount made there is seen nowhere else. So one
+process for each home enters such a namespace and stays: it holds the mounts of all its workspaces and makes and takes
+away more on request, over a socket in the home. Others of the same user reach the files through `/proc/PID/root`, and a
+sandbox enters the namespace. If it is killed the mounts are gone and nothing is lost; the next `attach` starts another.
+
+Run as a program this file is that process. It ends when it has held nothing for a while, or when its home is gone.
+A request is one packet, words separated by NUL: a verb and paths. The answer is `ok`, or `error`, errno and text.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import sys
+
+from workstead.errors import Unavailable, WorksteadError
+from workstead.system.overlay import mounter
+from workstead.system.overlay.mounter import ROOTLESS, Mounter
+from workstead.system.overlay.stack import work_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from workstead.model.source import Place
+    from workstead.system.overlay.stack import Stack
+
+if __name__ == "__main__":  # started with -I -S, which know nothing of where we are installed
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+_IDLE_SECONDS = 60.0
+_ANSWER_SECONDS = 60.0
+_SOCKET = "holder.sock"
+_PACKET = 65536
+_TIMEOUT = struct.pack("ll", int(_ANSWER_SECONDS), 0)  # struct timeval
+_BACKLOG = 1024  # how many may wait to be accepted; further ones wait in `connect`
+
+
+class Holder(Mounter):
+    """The holder of one home, as others see it; started when it is first needed."""
+
+    def __init__(self, private: str) -> None:
+        self.private = private
+
+    def prepare(self, place: Place, stack: Stack | None = None) -> None:
+        del stack  # it reads it itself
+        self._ask("prepare", place.layers)
+
+    def discard(self, place: Place) -> None:
+        if self.find_process() is not None:
+            self._ask("discard", place.layers)
+
+    def is_prepared(self, place: Place) -> bool:
+        return False  # it may have ended since; looking again costs little beside asking it
+
+    def is_mounted(self, place: Place) -> bool:
+        process = self.find_process()
+        if process is None:
+            return False
+        root = os.path.realpath(place.root)
+        return mounter.has_mount(f"/proc/{process}/root{root}", f"/proc/{process}/root{root}/work")
+
+    def mount(self, place: Place) -> None:
+        self._ask("mount", place.layers, work_of(place))
+
+    def unmount(self, place: Place, *, lazily: bool = False) -> None:
+        self._ask("unmount", work_of(place), "lazily" if lazily else "")
+
+    def is_in_use(self, place: Place, directory: str) -> bool:
+        return self._ask("used", place.layers, directory) == "yes"
+
+    def path(self, place: Place) -> str:
+        return f"/proc/{self.process()}/root{os.path.realpath(place.root)}/work"
+
+    def stop(self) -> None:
+        """End the holder, and with it every mount that it has."""
+        if self.find_process() is not None:
+            self._ask("stop")
+
+    def find_process(self) -> int | None:
+        """The holder's process id, or None if none runs."""
+        connection = self._connect()
+        if connection is None:
+            return None
+        with connection:
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            process: int = struct.unpack("3i", credentials)[0]
+            return process
+
+    def process(self) -> int:
+        """The holder's process id; starts one if need be."""
+        found = self.find_process()
+        if found is None:
+            _start(self.private)
+            found = self.find_process()
+        if found is None:
+            raise Unavailable("the process that holds rootless mounts ended at once", hint="aw doctor")
+        return found
+
+    def _connect(self) -> socket.socket | None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # The kernel's own timeouts. With `settimeout` Python makes the socket non-blocking, and such a connect does not
+        # wait for room in a full backlog: it fails at once with EAGAIN.
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            connection.setsockopt(socket.SOL_SOCKET, option, _TIMEOUT)
+        try:
+            directory = os.open(self.private, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                # The name of a socket has room for 107 bytes, a home may lie deeper.
+                connection.connect(f"/proc/self/fd/{directory}/{_SOCKET}")
+            finally:
+                os.close(directory)
+        except OSError as error:
+            connection.close()
+            if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
+                return None
+            if error.errno == errno.EAGAIN:
+                raise _no_answer() from None
+            raise
+        return connection
+
+    def _ask(self, *words: str) -> str:
+        for _ in range(3):
+            connection = self._connect()
+            if connection is None:
+                _start(self.private)
+                continue
+            with connection:
+                try:
+                    connection.send(b"\0".join(os.fsencode(word) for word in words))
+                    answer = os.fsdecode(connection.recv(_PACKET))
+                except ConnectionError:
+                    continue  # it was about to end
+                except BlockingIOError:
+                    raise _no_answer() from None
+            kind, _, rest = answer.partition("\0")
+            if kind == "ok":
+                return rest
+            if kind == "error":
+                number, _, text = rest.partition("\0")
+                raise OSError(int(number), text)
+        raise _no_answer()
+
+
+def _no_answer() -> Unavailable:
+    return Unavailable("the process that holds rootless mounts does not answer", hint="try again; aw doctor")
+
+
+def _start(private: str) -> None:
+    """Start a holder and wait until it listens; of several at once, one becomes it and the others leave."""
+    os.makedirs(private, 0o700, exist_ok=True)
+    reader, writer = os.pipe()
+    try:
+        child = os.posix_spawn(
+            sys.executable or "/usr/bin/python3",
+            [sys.executable or "python3", "-I", "-S", os.path.abspath(__file__), private, "3"],
+            {"LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
+                (os.POSIX_SPAWN_DUP2, 0, 1),
+                (os.POSIX_SPAWN_DUP2, 0, 2),
+                (os.POSIX_SPAWN_DUP2, writer, 3),  # also when it is 3 already: this takes CLOEXEC off
+            ],
+            setsid=True,
+        )
+        os.close(writer)
+        writer = -1
+        os.waitpid(child, 0)  # it forks away from us at once
+        with open(reader, "rb", closefd=False) as file:
+            said = file.read().decode(errors="replace")
+    finally:
+        os.close(reader)
+        if writer >= 0:
+            os.close(writer)
+    number, _, text = said.partition(" ")
+    if number != "0":
+        raise OSError(int(number or errno.EIO), text or "the process that holds rootless mounts did not start")
+
+
+# -- the process itself ------------------------------------------------------------------------------------------------
+
+
+class _Server:
+    def __init__(self, private: str, listener: socket.socket) -> None:
+        self.private = private
+        self.listener = listener
+        self.identity = os.stat(f"{private}/{_SOCKET}").st_ino
+        self.made: dict[str, int] = {}
+        self.mounted: dict[str, int] = {}  # work -> how many mounts of ours lie on it
+        self.layers: dict[str, str] = {}  # work -> what is mounted there
+        self.stopping = False
+
+    def serve(self) -> None:
+        self.listener.settimeout(_IDLE_SECONDS)
+        while not self.stopping:
+            try:
+                connection, _ = self.listener.accept()
+            except TimeoutError:
+                if self._is_idle():
+                    break
+                continue
+            with connection:
+                connection.settimeout(_ANSWER_SECONDS)
+                try:
+                    packet = connection.recv(_PACKET)
+                    if packet:  # else somebody only wanted to know who we are
+                        connection.send(self._answer(packet))
+                except OSError:
+                    continue  # whoever asked is gone
+        if self._is_ours():
+            os.unlink(f"{self.private}/{_SOCKET}")
+
+    def _is_ours(self) -> bool:
+        try:
+            return os.stat(f"{self.private}/{_SOCKET}").st_ino == self.identity
+        except OSError:
+            return False
+
+    def _is_idle(self) -> bool:
+        if not self._is_ours():
+            return True  # the home is gone, or somebody took our place
+        return not any(self.mounted.values()) and not self.made
+
+    def _answer(self, packet: bytes) -> bytes:
+        verb, *words = (os.fsdecode(word) for word in packet.split(b"\0"))
+        try:
+            return b"ok\0" + getattr(self, f"do_{verb}")(*words).encode()  # type: ignore[no-any-return]
+        except OSError as error:
+            return f"error\0{error.errno or errno.EIO}\0{error.strerror or error}".encode(errors="surrogateescape")
+        except WorksteadError as error:
+            return f"error\0{errno.EIO}\0{error.message}".encode(errors="surrogateescape")
+
+    def do_prepare(self, layers: str) -> str:
+        mount = mounter.make_mount(ROOTLESS, layers, None)
+        self.do_discard(layers)
+        self.made[layers] = mount
+        return ""
+
+    def do_discard(self, layers: str) -> str:
+        mount = self.made.pop(layers, None)
+        if mount is not None:
+            os.close(mount)
+        return ""
+
+    def do_mount(self, layers: str, work: str) -> str:
+        from workstead.system.kernel import mounts
+
+        mount = self.made.pop(layers, None)
+        if mount is None:
+            mount = mounter.make_mount(ROOTLESS, layers, None)
+        try:
+            mounts.attach(mount, work)
+        finally:
+            os.close(mount)
+        self.mounted[work] = self.mounted.get(work, 0) + 1
+        self.layers[work] = layers
+        return ""
+
+    def do_unmount(self, work: str, how: str) -> str:
+        mounter.unmount(work, self.layers.get(work, ""), lazily=how == "lazily")
+        self.mounted[work] = self.mounted.get(work, 1) - 1
+        return ""
+
+    def do_used(self, layers: str, directory: str) -> str:
+        return "yes" if mounter.is_in_use(ROOTLESS, layers, directory) else "no"
+
+    def do_stop(self) -> str:
+        self.stopping = True
+        return ""
+
+
+def _become_holder(private: str) -> _Server | None:
+    """Enter the namespaces and listen; None if another one was quicker."""
+    import fcntl
+
+    from workstead.system.kernel import mounts
+
+    lock = os.open(f"{private}/holder.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if Holder(private).find_process() is not None:
+            return None
+        mounts.enter_namespaces(os.getuid(), os.getgid())
+        os.chdir(private)
+        if os.path.lexists(_SOCKET):
+            os.unlink(_SOCKET)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        os.umask(0o077)
+        listener.bind(_SOCKET)
+        listener.listen(_BACKLOG)
+        os.chdir("/")
+        return _Server(private, listener)
+    finally:
+        os.close(lock)
+
+
+def main(private: str, ready: int) -> None:
+    """Be the holder of this home; say on `ready` how that went."""
+    if os.fork():
+        os._exit(0)
+    try:
+        server = _become_holder(private)
+    except OSError as error:
+        os.write(ready, f"{error.errno or errno.EIO} {error.strerror}".encode())
+        return
+    os.write(ready, b"0 ")
+    os.close(ready)
+    if server is not None:
+        server.serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

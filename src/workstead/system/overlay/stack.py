@@ -1,0 +1,214 @@
+"""The layers of a workspace as files: its stack, its lock, and the layers that several workspaces share.
+
+    {workstead}/layers/{uid}/stack      the stack of one workspace: which lowers, which upper (this file is the truth)
+    {workstead}/layers/{uid}/upper.3    what the workspace changed
+    {workstead}/layers/{uid}/work       the kernel's own, beside it
+    {workstead}/layers/{uid}/space      holds these two where the workspace has a file system of its own (see `space`)
+    {workstead}/layers/{uid}/mounted    a link that says in which boot it was mounted and not cleanly unmounted again
+    {workstead}/frozen/{token}          former uppers and small made-up layers; shared, and nothing in them changes but
+                                     the mark that an apply sets on directories which the origin has from now on
+
+**Crashes.** A stack is written before what it speaks of is made or moved. A layer that it names as being frozen and
+that is not there yet is still at its old place, and is moved when the stack is next read. A layer that no stack names
+is waste, and `sweep` takes it.
+"""
+
+from __future__ import annotations
+
+import os
+from errno import ENOSPC
+
+from workstead.errors import FilesystemError
+from workstead.model.value import Value
+from workstead.system.files.durable import sync_file, sync_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from workstead.model.source import Filled, Place
+
+_HEADER = b"carrel stack 1"
+
+
+class Stack(Value):
+    """The layers of one workspace."""
+
+    lowers: list[str]  # from top to bottom
+    number: int = 0  # of the present upper layer
+    freezing: str = ""  # where lowers[0] stands until it has been moved
+
+    def upper(self, layers: str) -> str:
+        return f"{own_of(layers)}/upper.{self.number}"
+
+    def work(self, layers: str) -> str:
+        return f"{own_of(layers)}/work"
+
+
+def space_of(layers: str) -> str:
+    """Where a workspace of limited size has its own file system, see `space`."""
+    return f"{layers}/space"
+
+
+def has_space(layers: str) -> bool:
+    """Whether everything that this workspace writes is in a file system of its own."""
+    return os.path.isdir(space_of(layers))
+
+
+def own_of(layers: str) -> str:
+    """The directory of the layers that the workspace itself writes."""
+    return space_of(layers) if has_space(layers) else layers
+
+
+def read_stack(layers: str) -> Stack | None:
+    """The stack of the workspace whose layers these are, any interrupted freezing finished; None if there is none."""
+    try:
+        with open(f"{layers}/stack", "rb") as file:
+            header, number, freezing, *lowers = file.read().split(b"\0")
+    except FileNotFoundError:
+        return None
+    except ValueError:  # cut short by a power failure before the first sync
+        return None
+    if header != _HEADER:
+        raise FilesystemError(f"{layers}/stack was written by another version", hint="aw doctor")
+    stack = Stack(lowers=[os.fsdecode(lower) for lower in lowers], number=int(number), freezing=os.fsdecode(freezing))
+    finish_freezing(stack)
+    return stack
+
+
+def write_stack(layers: str, stack: Stack, *, sync: bool = False) -> None:
+    """Replace the stack file in one step; `sync` waits for the disk."""
+    text = b"\0".join(
+        [_HEADER, b"%d" % stack.number, os.fsencode(stack.freezing), *(os.fsencode(lower) for lower in stack.lowers)]
+    )
+    temporary = f"{layers}/stack.new"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        if os.write(descriptor, text) < len(text):  # the disk filled up in the middle
+            raise OSError(ENOSPC, os.strerror(ENOSPC), temporary)
+        if sync:
+            sync_file(descriptor)
+    finally:
+        os.close(descriptor)
+    os.rename(temporary, f"{layers}/stack")
+    if sync:
+        sync_names(layers)
+
+
+def forget_stack(layers: str) -> None:
+    """Take a stack back that nothing was made of."""
+    try:
+        os.unlink(f"{layers}/stack")
+    except FileNotFoundError:
+        return
+
+
+def finish_freezing(stack: Stack) -> None:
+    """Move the layer that is being frozen to its place, if it is not there yet."""
+    if stack.freezing and not os.path.lexists(stack.lowers[0]):
+        os.rename(stack.freezing, stack.lowers[0])
+
+
+def stack_of(filled: Filled, place: Place) -> Stack:
+    """The stack of a mounted workspace; from its record if the file was lost before it reached the disk."""
+    return read_stack(place.layers) or Stack(lowers=list(filled.layers), number=_newest_upper(place.layers))
+
+
+def _newest_upper(layers: str) -> int:
+    names = [entry.rpartition("/")[2] for entry in _entries(own_of(layers))]
+    return max((int(name[6:]) for name in names if name.startswith("upper.")), default=0)
+
+
+def private_of(place: Place) -> str:
+    """The directory that all layers of all workspaces have in common."""
+    return os.path.dirname(os.path.dirname(place.layers))
+
+
+def frozen_of(layers: str) -> str:
+    """The directory of the layers that several workspaces share, beside the layers of one."""
+    return f"{os.path.dirname(os.path.dirname(layers))}/frozen"
+
+
+def new_frozen(place: Place) -> str:
+    """A path for a layer that will be shared; the directory is not made yet."""
+    parent = frozen_of(place.layers)
+    os.makedirs(parent, 0o700, exist_ok=True)
+    return f"{parent}/{os.urandom(10).hex()}"
+
+
+def work_of(place: Place) -> str:
+    """Where the files are, or are mounted."""
+    return f"{place.root}/work"
+
+
+def reserve(place: Place, lowers: list[str]) -> None:
+    """Write a stack before its layers are made, so that `sweep` does not take them for waste."""
+    os.makedirs(place.layers, 0o700, exist_ok=True)
+    write_stack(place.layers, Stack(lowers=lowers))
+
+
+class Hold:
+    """The lock of one workspace's layers: nobody else mounts, unmounts or freezes meanwhile."""
+
+    def __init__(self, layers: str) -> None:
+        self.layers = layers
+        self.descriptor = -1
+
+    def __enter__(self) -> None:
+        import fcntl
+
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC  # the directory itself: no other file has to be made
+        try:
+            self.descriptor = os.open(self.layers, flags)
+        except FileNotFoundError:
+            os.makedirs(self.layers, 0o700, exist_ok=True)
+            self.descriptor = os.open(self.layers, flags)
+        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+
+def frozen_in_use(workstead: str) -> set[str]:
+    """Every layer that some stack names: of a workspace, in the trash too, or of what is being built."""
+    return {lower for _, stack in stacks(workstead) for lower in stack.lowers}
+
+
+def users_of(workstead: str, layer: str) -> list[str]:
+    """The uids of the workspaces that stand on a layer."""
+    return [os.path.basename(layers) for layers, stack in stacks(workstead) if layer in stack.lowers]
+
+
+def stacks(workstead: str) -> Iterator[tuple[str, Stack]]:
+    """Every stack with the directory that it is in: of workspaces, in the trash too, and of what is being built."""
+    for layers in (*_entries(f"{workstead}/layers"), *_entries(f"{workstead}/staging")):
+        stack = read_stack(layers)
+        if stack:
+            yield layers, stack
+
+
+def _is_cut(layers: str) -> bool:
+    """Whether the stack file is there and holds no stack: it was cut short by a full disk or a power failure."""
+    return os.path.lexists(f"{layers}/stack") and read_stack(layers) is None
+
+
+def _entries(directory: str) -> Iterator[str]:
+    try:
+        with os.scandir(directory) as entries:
+            yield from [entry.path for entry in entries]
+    except FileNotFoundError:
+        return
+
+
+def sweep(workstead: str, *, keep: Iterable[str] = (), remove: bool = True) -> list[str]:
+    """Remove (or only name) shared layers that no workspace needs; `keep` names more of them, as in the trash."""
+    from workstead.system.overlay import copying
+
+    present = list(_entries(f"{workstead}/frozen"))  # before the stacks are read: a stack is written before its layers
+    if any(_is_cut(layers) for layers in (*_entries(f"{workstead}/layers"), *_entries(f"{workstead}/staging"))):
+        return []  # nobody knows which layers that stack named; mounting its workspace writes it again
+    used = frozen_in_use(workstead) | set(keep)
+    waste = sorted(path for path in present if path not in used)
+    for path in waste if remove else ():
+        copying.remove_tree(path)
+    return waste

@@ -1,0 +1,1 @@
+"""Start, confine, supervise and meter processes."""

@@ -1,0 +1,1 @@
+"""Watch a tree for changes."""

@@ -2,9 +2,9 @@
 
 A path is resolved anew by each call, so whoever can write a directory on the way decides what is opened: the agent in
 its workspace, the author of a folder or repository. Files in such trees are reached through a descriptor and without
-following links (`system/files/root.py`, `system/files/foreign.py`, `system/files/parts.py`). This test reads the source, finds every
-call that takes a path instead, and compares it with `by_path.toml`: a new one needs a line there, which says in whose
-tree the path lies and why that is safe.
+following links (`root.py`, `foreign.py` and `parts.py` in `system/files`). This test reads the source, finds every call
+that takes a path instead, and compares it with `by_path.toml`: a new one needs a line there, which says in whose tree
+the path lies and why that is safe.
 
 A function that only passes a path on stands in a group with `passed = true`: then each call of it counts like a call of
 `open`, so that a helper hides nobody's path.

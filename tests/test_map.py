@@ -1,4 +1,7 @@
-"""The map of STYLE: who may import whom. The picture in docs/design/map.md is drawn by the same table."""
+"""The map of STYLE: who may import whom. docs/design/map.md is drawn from the imports by `python tests/test_map.py`.
+
+Every import counts: at the top of a file, inside a function, and those that only the type checker sees.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "workstead"
+MAP = Path(__file__).parent.parent / "docs" / "design" / "map.md"
+MARK = "<!-- drawn from the imports by tests/test_map.py -->\n"
 
-# Each part of the house, and what it may import. What is not named here may be imported by nobody but itself.
+# Each part of the package and the parts that it may import. A part that is not named here cannot be imported.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "model": {"errors"},
@@ -23,71 +28,115 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sandboxes": {"errors", "model", "system"},
     "snapshots": {"errors", "model", "system"},
     "archives": {"errors", "model", "system", "snapshots"},
-    "home": {"errors", "model", "settings", "store", "system"},
-    "verbs": {"errors", "model", "home", "archives", "sources", "sandboxes", "snapshots", "store", "system"},
-    "workspaces": {"errors", "model", "store", "verbs"},
-    "local": {"errors", "model", "home", "settings", "store", "verbs", "workspaces"},
-    "runner": {"errors", "model", "home", "settings", "store", "verbs"},
-    "answers": {"archives", "model", "snapshots", "store", "system", "verbs"},
-    "workstead": {"errors", "model", "home", "local", "remote", "settings", "verbs", "workspaces"},
-    "remote": {"answers", "errors", "model"},
-    "calls": {"errors", "model", "workstead", "settings"},
-    "server": {"answers", "calls", "errors", "model", "workstead", "settings"},
-    "page": {"errors", "model", "server"},
-    "mcp": {"errors", "model", "workstead", "server"},
-    "cli": {"errors", "model", "workstead", "settings", "server", "page", "mcp"},
+    "core": {"errors", "model", "settings", "archives", "sources", "sandboxes", "snapshots", "store", "system"},
+    "verbs": {"errors", "model", "core", "archives", "sources", "sandboxes", "snapshots", "store", "system"},
+    "flows": {"errors", "model", "settings", "core", "verbs", "sources", "sandboxes", "snapshots", "system"},
+    "workspaces": {"errors", "model"},
+    "local": {"errors", "model", "settings", "core", "verbs", "flows", "workspaces"},
+    "runner": {"errors", "model", "settings", "core"},
+    "remote": {"errors", "model", "workspaces"},
+    "workstead": {"errors", "model", "settings", "core", "local", "remote", "workspaces"},
+    "calls": {"errors", "model", "settings", "local", "workstead"},
+    "server": {"errors", "model", "settings", "calls", "local", "workspaces", "workstead"},
+    "page": {"errors", "model", "settings", "local", "server", "workspaces"},
+    "mcp": {"errors", "model", "local", "server", "workspaces", "workstead"},
+    "cli": {"errors", "model", "settings", "local", "server", "page", "mcp", "workstead"},
 }
+APART = {"verbs"}  # the modules of these folders do not import each other
 
 
-def part_of(path: Path) -> str:
-    relative = path.relative_to(SOURCE)
-    first = relative.parts[0].removesuffix(".py")
-    return "workstead" if first == "__init__" else first
+def module_of(path: Path) -> str:
+    name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+MODULES = {module_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def part_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else module
 
 
 def imports_of(path: Path) -> Iterator[tuple[str, int]]:
-    """The parts of the house that a file imports, at any depth, but for those that only the type checker sees."""
-    tree = ast.parse(path.read_text())
-    hidden = {
-        id(node)
-        for test in ast.walk(tree)
-        if isinstance(test, ast.If) and isinstance(test.test, ast.Name) and test.test.id == "TYPE_CHECKING"
-        for child in test.body
-        for node in ast.walk(child)
-    }
-    for node in ast.walk(tree):
-        if id(node) in hidden:
-            continue
+    """The modules of ours that a file imports, wherever the import stands, and the line."""
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "workstead":
-            modules = (
-                [node.module] if node.module != "workstead" else [f"workstead.{alias.name}" for alias in node.names]
-            )
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield (full if full in MODULES else node.module), node.lineno
         elif isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names if alias.name.split(".")[0] == "workstead"]
-        else:
-            continue
-        for module in modules:
-            parts = module.split(".")
-            name = parts[1] if len(parts) > 1 and (SOURCE / parts[1]).exists() else None
-            if len(parts) > 1 and (SOURCE / f"{parts[1]}.py").exists():
-                name = parts[1]
-            yield name or "workstead", node.lineno
+            for alias in node.names:
+                if alias.name.split(".")[0] == "workstead":
+                    yield alias.name, node.lineno
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_point_downwards(path: Path) -> None:
-    part = part_of(path)
+GRAPH = {module: {name for name, _ in imports_of(path)} - {module} for module, path in MODULES.items()}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_downwards(module: str) -> None:
+    part = part_of(module)
     assert part in MAY_IMPORT, f"{part} has no place on the map: change the map first"
-    for imported, line in imports_of(path):
-        allowed = MAY_IMPORT[part] | {part}
-        assert imported in allowed, f"{path.relative_to(SOURCE)}:{line} imports {imported}; {part} may not"
+    for imported, line in imports_of(MODULES[module]):
+        to = part_of(imported)
+        assert to in MAY_IMPORT[part] | {part}, f"{module}:{line} imports {imported}; {part} may not"
+        if to == part and part in APART:
+            assert imported in (module, f"workstead.{part}"), f"{module}:{line} imports {imported}; {part} stand apart"
 
 
-def test_the_map_notices_an_import_that_points_upwards(tmp_path: Path) -> None:
+def find_cycle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle, empty if none do."""
+    done: set[str] = set()
+    for start in graph:
+        stack: list[tuple[str, Iterator[str]]] = [(start, iter(sorted(graph[start])))]
+        path = [start]
+        while stack:
+            module, rest = stack[-1]
+            following = next((name for name in rest if name in graph and name not in done), None)
+            if following is None:
+                done.add(module)
+                stack.pop()
+                path.pop()
+            elif following in path:
+                return path[path.index(following) :]
+            else:
+                stack.append((following, iter(sorted(graph[following]))))
+                path.append(following)
+    return []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert find_cycle(GRAPH) == []
+
+
+def test_a_circle_is_found() -> None:
+    assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert find_cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_every_import_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "bad.py"
-    file.write_text("def f():\n    from workstead.verbs import create\n")
-    assert [name for name, _ in imports_of(file)] == ["verbs"]
+    file.write_text(
+        "if TYPE_CHECKING:\n    from workstead.core.home import Home\n"
+        "def f():\n    from workstead.verbs import create\n"
+    )
+    assert [name for name, _ in imports_of(file)] == ["workstead.core.home", "workstead.verbs.create"]
     assert "verbs" not in MAY_IMPORT["system"]
+
+
+def draw() -> str:
+    """The parts and what each really imports, as a table."""
+    rows = ["| part | modules | imports |", "|---|--:|---|"]
+    for part in MAY_IMPORT:
+        modules = [module for module in MODULES if part_of(module) == part]
+        imported = {part_of(name) for module in modules for name in GRAPH[module]} - {part}
+        found = " ".join(f"`{name}`" for name in MAY_IMPORT if name in imported)
+        rows.append(f"| `{part}` | {len(modules)} | {found} |")
+    return "\n".join(rows) + "\n"
+
+
+def test_the_map_in_the_docs_is_the_one_that_the_imports_draw() -> None:
+    assert MAP.read_text().split(MARK)[1] == draw(), "run: .venv/bin/python tests/test_map.py"
 
 
 def test_the_model_touches_nothing() -> None:
@@ -145,3 +194,7 @@ def test_hot_commands_import_nothing_heavy(arguments: list[str], tmp_path: Path)
     loaded = set(done.stderr.split())
     assert "workstead.cli" in loaded
     assert loaded.isdisjoint(HEAVY), sorted(loaded & set(HEAVY))
+
+
+if __name__ == "__main__":
+    MAP.write_text(MAP.read_text().split(MARK)[0] + MARK + draw())

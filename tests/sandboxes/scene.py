@@ -40,7 +40,8 @@ for _name in (
     "encodings.ascii", "encodings.idna", "encodings.latin_1", "fcntl", "ipaddress", "resource", "select", "ssl",
     "termios", "threading", "traceback", "workstead.sandboxes.none", "workstead.sandboxes.bubblewrap",
     "workstead.sandboxes.vm.driver", "workstead.system.process.command_server",
-    "workstead.system.kernel.landlock", "workstead.system.process.shim", "workstead.system.process.staged_root", "workstead.system.process.proxy",
+    "workstead.system.kernel.landlock", "workstead.system.process.shim", "workstead.system.process.staged_root",
+    "workstead.system.process.proxy",
 ):  # fmt: skip
     importlib.import_module(_name)
 

@@ -627,6 +627,6 @@ def _processes_below(directory: str) -> list[str]:
                 text = file.read()
         except OSError:
             continue
-        if "holder.py" in text and directory in text:
+        if "mount_daemon.py" in text and directory in text:
             found.append(text)
     return found

@@ -193,7 +193,7 @@ def test_submodules_and_lfs_are_for_the_settings_too(home_path: str, settings: S
 
 
 def test_without_git_a_clone_says_so(workspaces: Local, origin: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workstead.system.git._PATH", "/nowhere")
+    monkeypatch.setattr("workstead.system.git.runner._PATH", "/nowhere")
     for kind in ("clone", "worktree"):
         with pytest.raises(ToolMissing):
             workspaces.create(f"{kind}:{origin}", id="t/a")

@@ -195,8 +195,8 @@ class Runner:
         self._path = path
         self._settings = settings
         if settings.snapshots.around_runs:  # both need these, so they are loaded once
+            from workstead.core import snapshots  # noqa: F401
             from workstead.snapshots import take  # noqa: F401
-            from workstead.verbs import snapshot  # noqa: F401
         told, self._tell = os.pipe2(os.O_CLOEXEC)
         try:
             self._pid = spawn.fork_detached(lambda: self._wait(told), keep=(told,))

@@ -15,10 +15,10 @@ from workstead.page.text import count
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from workstead.page.workspace import Desk
+    from workstead.page.view import WorkspaceView
 
 
-def bar(desk: Desk) -> None:
+def bar(desk: WorkspaceView) -> None:
     """The buttons under a desk's name."""
     with ui.row().classes("gap-2 my-2"):
         for name, icon, act in (
@@ -33,7 +33,7 @@ def bar(desk: Desk) -> None:
             )
 
 
-async def snapshot(desk: Desk) -> None:
+async def snapshot(desk: WorkspaceView) -> None:
     """Keep the present state."""
     label = await _ask_text("Keep this state", "Everything in the desk is kept, ignored files too.", "Label (optional)")
     if label is not None:
@@ -55,7 +55,7 @@ async def _ask_text(title: str, what: str, field: str, value: str = "", button: 
     return answer
 
 
-async def restore(desk: Desk, snapshot_id: str, paths: Sequence[str] = ()) -> None:
+async def restore(desk: WorkspaceView, snapshot_id: str, paths: Sequence[str] = ()) -> None:
     """Bring a kept state back."""
     agreed = await confirm(
         f"Bring back {snapshot_id}",
@@ -71,7 +71,7 @@ async def restore(desk: Desk, snapshot_id: str, paths: Sequence[str] = ()) -> No
             say_undoable(desk.site, f"Restored: {restored.written} written, {restored.removed} removed", operation)
 
 
-async def fork(desk: Desk, snapshot_id: str | None = None) -> None:
+async def fork(desk: WorkspaceView, snapshot_id: str | None = None) -> None:
     """Make copies."""
     with question(f"Fork {desk.id}") as dialog:
         what = f"its state {snapshot_id}" if snapshot_id else "everything in it, also what is not committed"
@@ -89,7 +89,7 @@ async def fork(desk: Desk, snapshot_id: str | None = None) -> None:
             say(f"Made {names}", action=("Open", lambda: open_desk(made[0].id)))
 
 
-async def destroy(desk: Desk) -> None:
+async def destroy(desk: WorkspaceView) -> None:
     """Move the desk to the trash."""
     agreed = await confirm(
         f"Destroy {desk.id}",
@@ -116,7 +116,7 @@ async def destroy(desk: Desk) -> None:
         say_undoable(desk.site, f"{desk.id} is in the trash", gone[0].operation_id)
 
 
-async def apply(desk: Desk) -> None:
+async def apply(desk: WorkspaceView) -> None:
     """Give changes back to where the files came from."""
     changed = await attempt(desk.verbs.status, desk.id)
     if changed is None:
@@ -129,7 +129,7 @@ async def apply(desk: Desk) -> None:
         await _give(desk, **chosen)
 
 
-async def apply_chosen(desk: Desk, paths: Sequence[str], hunks: Mapping[str, Sequence[str]]) -> None:
+async def apply_chosen(desk: WorkspaceView, paths: Sequence[str], hunks: Mapping[str, Sequence[str]]) -> None:
     """Give back some files and some places of others."""
     agreed = await confirm(
         f"Apply what was chosen in {desk.id}",
@@ -142,7 +142,7 @@ async def apply_chosen(desk: Desk, paths: Sequence[str], hunks: Mapping[str, Seq
         await _give(desk, paths, None, hunks)
 
 
-async def _choose_changes(desk: Desk, changed: list[tuple[str, str]]) -> dict[str, Any] | None:
+async def _choose_changes(desk: WorkspaceView, changed: list[tuple[str, str]]) -> dict[str, Any] | None:
     with question(f"Apply {desk.id}", "44rem") as dialog:
         ui.label(f"{count(len(changed), 'changed path')} can be given back. Undo takes it back again.").classes("dim")
         boxes: dict[str, ui.checkbox] = {}
@@ -171,7 +171,7 @@ async def _choose_changes(desk: Desk, changed: list[tuple[str, str]]) -> dict[st
 
 
 async def _give(
-    desk: Desk,
+    desk: WorkspaceView,
     paths: Sequence[str],
     to: str | None,
     hunks: Mapping[str, Sequence[str]] | None = None,

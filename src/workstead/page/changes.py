@@ -15,20 +15,20 @@ from workstead.page.text import clock, count
 
 if TYPE_CHECKING:
     from workstead.model.change import Change, Hunk
-    from workstead.page.workspace import Desk
+    from workstead.page.view import WorkspaceView
 
 _MOST_FILES = 400
 _AT_FIRST = 3  # files that are shown without being asked for
 _MOST_LINES = 1500
 
 
-def show(desk: Desk) -> None:
+def show(desk: WorkspaceView) -> None:
     """The changes of a desk."""
     _Changes(desk)
 
 
 class _Changes:
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: WorkspaceView) -> None:
         self.desk = desk
         ui.add_css(patch.STYLE)
         with ui.row().classes("items-center gap-3 w-full"):

@@ -14,7 +14,7 @@ from workstead.page import actions
 from workstead.page.context import desk_url
 from workstead.page.layout import attempt, confirm, frame, lasting, say_undoable
 from workstead.page.text import count, span, typed
-from workstead.page.workspace import Desk
+from workstead.page.view import WorkspaceView
 
 if TYPE_CHECKING:
     from workstead.model.race import Comparison, Lane, Race
@@ -140,7 +140,8 @@ class _Card:
             with ui.row().classes("gap-1"):
                 diff = ui.button("Diff", on_click=lambda: ui.navigate.to(desk_url(id, tab="Changes")))
                 diff.props("flat dense no-caps")
-                self.apply = ui.button("Apply", on_click=lasting(lambda: actions.apply(Desk(compare.site, id))))
+                apply = lasting(lambda: actions.apply(WorkspaceView(compare.site, id)))
+                self.apply = ui.button("Apply", on_click=apply)
                 self.apply.props("dense no-caps").classes("px-2")
                 self.alone = ui.button(
                     "Destroy the others", on_click=lasting(lambda: compare.keep_only(id, self.others))

@@ -15,7 +15,7 @@ from workstead.page.text import size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from workstead.page.workspace import Desk
+    from workstead.page.view import WorkspaceView
 
 _MOST_ENTRIES = 5000  # of one directory that are shown
 _TRIES = 50  # to find the tree in the browser, which loads what draws it when it is first looked at
@@ -37,13 +37,13 @@ _NAME = """p => { const s = document.createElement('span'); s.style.paddingLeft 
 _MARKED = "p => ({A: 'text-positive', M: 'text-accent', D: 'text-negative'}[p.value] || 'dim')"
 
 
-def show(desk: Desk) -> None:
+def show(desk: WorkspaceView) -> None:
     """The files of a desk."""
     _Files(desk)
 
 
 class _Files:
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: WorkspaceView) -> None:
         self.desk = desk
         self.rows: list[dict[str, Any]] = []  # as they were last sent
         self.marks: dict[str, str] = {}

@@ -15,10 +15,10 @@ from workstead.page.layout import attempt, question, say
 if TYPE_CHECKING:
     from workstead.model.race import Race
     from workstead.page.context import Site
-    from workstead.page.workspace import Desk
+    from workstead.page.view import WorkspaceView
 
 
-async def ask(desk: Desk) -> None:
+async def ask(desk: WorkspaceView) -> None:
     """Ask what is to be tried, and go where it can be watched."""
     workspace = await attempt(desk.verbs.get, desk.id)
     if workspace is None:

@@ -15,8 +15,8 @@ from workstead.page.text import clock, size, span, typed
 
 if TYPE_CHECKING:
     from workstead.model.run import Run
-    from workstead.page.workspace import Desk
-    from workstead.verbs.run_io import Conversation
+    from workstead.page.view import WorkspaceView
+    from workstead.workspaces import Conversation
 
 _READ_SECONDS = 0.25
 _MOST_RUNS = 100
@@ -25,13 +25,13 @@ _decoder = codecs.getincrementaldecoder("utf-8")
 _SCREEN = {"convertEol": True, "scrollback": 10_000, "fontSize": 13}
 
 
-def show(desk: Desk) -> None:
+def show(desk: WorkspaceView) -> None:
     """The runs of a desk."""
     _Runs(desk)
 
 
 class _Runs:
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: WorkspaceView) -> None:
         self.desk = desk
         self.chosen = ""
         self.offset = 0

@@ -18,7 +18,7 @@ from workstead.page.text import LABEL, clock, span, typed
 
 if TYPE_CHECKING:
     from workstead.page.story import Story
-    from workstead.page.workspace import Desk
+    from workstead.page.view import WorkspaceView
 
 _MOST_ENTRIES = 150  # in the list
 _MOST_DRAWN = 500  # in the chart
@@ -44,13 +44,13 @@ class Entry(Value):
     url: str = ""  # where it is shown
 
 
-def show(desk: Desk) -> None:
+def show(desk: WorkspaceView) -> None:
     """The timeline of a desk."""
     _Timeline(desk)
 
 
 class _Timeline:
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: WorkspaceView) -> None:
         self.desk = desk
         self.version = 0  # of the story that is shown
         self.drawn_at, self.is_old = 0.0, False
@@ -152,7 +152,7 @@ def _drawn(entries: list[Entry]) -> dict[str, Any]:
     }
 
 
-def _line(desk: Desk, entry: Entry) -> ui.row:
+def _line(desk: WorkspaceView, entry: Entry) -> ui.row:
     with ui.row().classes("w-full items-center gap-x-3 gap-y-0 lg:flex-nowrap lg:min-h-9") as line:
         ui.label(clock(entry.at)).classes("dim mono lg:w-36 shrink-0")
         ui.label(LANES[entry.lane]).classes("lg:w-24 shrink-0")

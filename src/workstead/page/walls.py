@@ -12,10 +12,10 @@ from workstead.page.text import size
 
 if TYPE_CHECKING:
     from workstead.model.usage import WorkspaceUsage
-    from workstead.page.workspace import Desk
+    from workstead.page.view import WorkspaceView
 
 
-def show(desk: Desk) -> None:
+def show(desk: WorkspaceView) -> None:
     """The walls of a desk."""
     box = ui.column().classes("w-full gap-4")
 

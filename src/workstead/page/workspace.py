@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
@@ -12,7 +12,7 @@ from workstead.errors import WorksteadError
 from workstead.page import actions, changes, files, runs, timeline, walls
 from workstead.page.context import compare_url
 from workstead.page.layout import frame
-from workstead.page.story import Story
+from workstead.page.view import WorkspaceView
 
 if TYPE_CHECKING:
     from workstead.page.context import Site
@@ -24,48 +24,16 @@ def page(site: Site) -> Callable[..., Any]:
     """The page of a workspace, for the framework to call."""
 
     def show(task: str, agent: str, tab: str = "Changes", run: str = "") -> None:
-        Desk(site, f"{task}/{agent}", first_run=run).show(tab if tab in TABS else "Changes")
+        WorkspacePage(site, f"{task}/{agent}", first_run=run).show(tab if tab in TABS else "Changes")
 
     return show
 
 
-class Desk:
-    """One workspace in one tab of a browser."""
+class WorkspacePage(WorkspaceView):
+    """The page of one workspace."""
 
-    def __init__(self, site: Site, workspace_id: str, *, first_run: str = "") -> None:
-        self.site = site
-        self.first_run = first_run  # whose output is shown first, if not the last one's
-        self.id = workspace_id
-        self.verbs = site.workspaces
-        self.story = Story(workspace_id, self.verbs, site.board)
-        self._renewers: dict[str, Callable[[], Awaitable[None]]] = {}
-        self._waiting: dict[str, Callable[[], Awaitable[None]]] = {}
-        self.tab = ""  # the one that is looked at
-        self._old: set[str] = set()  # tabs that show less than what happened
-        self._rested = 0.0
-        self._mark: tuple[int, int] | None = None
-
-    def on_open(
-        self, tab: str, begin: Callable[[], Awaitable[None]], renew: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
-        """What a tab does when it is first looked at, and afterwards when something has happened to the workspace."""
-        self._waiting[tab] = begin
-        self._renewers[tab] = renew or begin
-
-    async def _opened(self, tab: str) -> None:
-        self.tab = tab
-        begin = self._waiting.pop(tab, None)
-        if begin is not None:
-            self._old.discard(tab)
-            await begin()
-        elif tab in self._old:
-            await self._renew()
-
-    async def _renew(self) -> None:
-        """Renew the tab that is looked at; the others wait until they are."""
-        self._old.discard(self.tab)
-        if self.tab and self.tab not in self._waiting:
-            await self._renewers[self.tab]()
+    _rested = 0.0
+    _mark: tuple[int, int] | None = None
 
     def show(self, tab: str) -> None:
         with frame(self.site, "/"):
@@ -95,8 +63,8 @@ class Desk:
             changed = row["changed"] if row else None
             facts.set_text(f"from {workspace.source}" + (f" · {changed} changed" if changed else ""))
 
-        tabs.on_value_change(lambda: self._opened(str(tabs.value)))
-        ui.timer(0, lambda: self._opened(tab), once=True)
+        tabs.on_value_change(lambda: self.opened(str(tabs.value)))
+        ui.timer(0, lambda: self.opened(tab), once=True)
         head()
         ui.timer(0.5, lambda: self._tick(head))
 
@@ -108,9 +76,9 @@ class Desk:
         if mark == self._mark or began < self._rested:
             return
         self._mark = mark
-        self._old = set(TABS)
+        self.outdated = set(TABS)
         head()
-        await self._renew()
+        await self.renew()
         ended = time.monotonic()
         self._rested = ended + 3 * (ended - began)  # a large desk that is busy does not keep the machine busy
 

@@ -129,7 +129,7 @@ def make_app(workspaces: Local, settings: Settings, hosts: frozenset[str]) -> Ap
     )
     app.front = app.state.front = front
     front.hub, front.tails = Hub(front), Tails(front)
-    front.webhooks, front.metrics = Webhooks(front), Metrics(front)
+    front.webhooks, front.metrics = Webhooks(front), Metrics(front, front.hub)
     handle_errors(app)
     for router in ROUTERS:  # as they are: including them would build every route anew for each application
         app.router.routes.extend(router.routes)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
-import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote
 
@@ -18,6 +14,7 @@ from workstead.errors import Forbidden, WorkspaceNotFound, WorksteadError
 from workstead.model.names import format_id, parse_id
 from workstead.model.token import Bearer
 from workstead.server.access_log import note
+from workstead.server.state import ServerState
 
 if TYPE_CHECKING:
     from workstead.local import Local
@@ -33,22 +30,16 @@ MAX_WAIT_SECONDS = 60
 FIRST_SWEEP_SECONDS = 60.0  # after the start
 
 
-class Front:
-    """One server: the verbs behind it, its settings, the names it answers to, and its end."""
+class Front(ServerState):
+    """One server: its shared state, its streams, webhooks and metrics, and its housekeeping thread."""
+
+    hub: Hub  # set by the application
+    tails: Tails
+    webhooks: Webhooks
+    metrics: Metrics
 
     def __init__(self, workspaces: Local, settings: Settings, hosts: frozenset[str]) -> None:
-        self.workspaces = workspaces
-        self.settings = settings
-        self.hosts = hosts
-        self.instance = os.urandom(16).hex()  # of this process: links to the page end with it
-        self.origins = frozenset(f"{scheme}://{host}" for host in hosts for scheme in ("http", "https"))
-        self.stopping = threading.Event()
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.hub: Hub  # these are given by the application
-        self.tails: Tails
-        self.webhooks: Webhooks
-        self.metrics: Metrics
-        self._hidden = _host_paths(workspaces)
+        super().__init__(workspaces, settings, hosts)
         self._keeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
 
     def start(self) -> None:
@@ -85,36 +76,11 @@ class Front:
         self.hub.wake()
         self.tails.wake()
 
-    def time(self) -> float:
-        """The clock of the loop."""
-        return time.monotonic()
-
-    def hide(self, text: str) -> str:
-        """The text without paths of this host."""
-        for path, name in self._hidden:
-            text = text.replace(path, name)
-        return text
-
     def use_settings(self, settings: Settings) -> None:
-        """Go on under other settings; what is under way ends under the old ones."""
-        self.workspaces = self.workspaces.with_settings(settings)
-        self.settings = settings
-        self._hidden = _host_paths(self.workspaces)
+        """Switch to other settings, the webhooks included."""
+        super().use_settings(settings)
         if not self.stopping.is_set():
             self.webhooks.use(settings.webhooks)
-
-
-def _host_paths(workspaces: Local) -> tuple[tuple[str, str], ...]:
-    """What no error body shows, the longest first so that none is left in part."""
-    home, kept = workspaces.places()
-    places = {
-        kept: "<workspaces>",
-        home: "<home>",
-        os.path.expanduser("~"): "~",
-        sys.prefix: "<python>",
-        os.getcwd(): ".",
-    }
-    return tuple(sorted(((path, name) for path, name in places.items() if len(path) > 1), key=lambda row: -len(row[0])))
 
 
 def front_of(request: Request) -> Front:

@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily
 
 if TYPE_CHECKING:
-    from workstead.server.context import Front
+    from workstead.server.state import ServerState
+    from workstead.server.streams import Hub
 
 _TIMES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -17,7 +18,7 @@ _TIMES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 class Metrics:
     """The numbers of one server."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: ServerState, hub: Hub) -> None:
         self._registry = CollectorRegistry()
         labels = ("method", "route", "status")
         self._requests = Counter("aw_http_requests", "Requests that were answered.", labels, registry=self._registry)
@@ -28,7 +29,7 @@ class Metrics:
             registry=self._registry,
             buckets=_TIMES,
         )
-        self._registry.register(_Present(front))
+        self._registry.register(_Present(front, hub))
 
     def count(self, scope: Any, status: int, seconds: float) -> None:
         """One request was answered. Only routes of ours are named: what a caller invents would grow without end."""
@@ -45,8 +46,8 @@ class Metrics:
 class _Present:
     """What is known by looking."""
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
+    def __init__(self, front: ServerState, hub: Hub) -> None:
+        self._front, self._hub = front, hub
 
     def describe(self) -> list[GaugeMetricFamily]:
         return []
@@ -58,7 +59,7 @@ class _Present:
         approvals = len(front.workspaces.approvals())
         yield GaugeMetricFamily("aw_approvals_open", "Questions that nobody has answered.", approvals)
         yield GaugeMetricFamily("aw_events", "Events in the log.", front.workspaces.last_position())
-        yield GaugeMetricFamily("aw_streams_open", "Streams of events and output.", front.hub.open_streams)
+        yield GaugeMetricFamily("aw_streams_open", "Streams of events and output.", self._hub.open_streams)
         free, total = front.workspaces.disk()
         yield GaugeMetricFamily("aw_disk_free_bytes", "Free space where workspaces are.", free)
         yield GaugeMetricFamily("aw_disk_bytes", "All space where workspaces are.", total)

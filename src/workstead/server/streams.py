@@ -23,9 +23,9 @@ from starlette.responses import Response
 from workstead.errors import Unauthorized, WorksteadError
 from workstead.model.event import Event
 from workstead.server.access_log import note
-from workstead.server.context import Front
 from workstead.server.encoding import encode
 from workstead.server.lanes import Lanes
+from workstead.server.state import ServerState
 
 KEPT = 10_000  # events in memory
 BATCH = 200  # events in one piece
@@ -39,7 +39,7 @@ Wanted = Callable[[Event], Event | None]
 class Hub:
     """The end of the log in memory, and those who wait for more."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: ServerState) -> None:
         self._front = front
         self._recent: deque[tuple[Event, bytes]] = deque(maxlen=KEPT)
         self._waiting: set[asyncio.Future[None]] = set()
@@ -169,7 +169,7 @@ def _matches(event: Event, query: dict[str, Any]) -> bool:
 class Tail:
     """One thread at the end of a run's output, which wakes those who wait for more of it."""
 
-    def __init__(self, front: Front, run_id: str) -> None:
+    def __init__(self, front: ServerState, run_id: str) -> None:
         self._front = front
         self._waiting: set[asyncio.Future[None]] = set()
         self.is_over = False  # no more will come
@@ -210,7 +210,7 @@ class Tail:
 class Tails:
     """The tails of the runs that somebody listens to."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: ServerState) -> None:
         self._front = front
         self._tails: dict[str, Tail] = {}
 
@@ -337,7 +337,7 @@ MOST_WAITING = 1000  # of one listener; one that is further behind is let go
 
 
 async def from_thread(
-    front: Front, open_: Callable[[Callable[[], bool]], Iterator[Any]], seconds: float
+    front: ServerState, open_: Callable[[Callable[[], bool]], Iterator[Any]], seconds: float
 ) -> AsyncIterator[Any]:
     """What an iterator gives that blocks, read by a thread of its own; None when there was nothing for a while."""
     loop, found = asyncio.get_running_loop(), asyncio.Queue[Any](MOST_WAITING)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from workstead.model.event import Event
-    from workstead.server.context import Front
+    from workstead.server.state import ServerState
     from workstead.settings import Webhook
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 300.0
@@ -37,7 +37,7 @@ TIMEOUT_SECONDS = 15.0
 class Webhooks:
     """The threads that tell, one for each webhook that the settings name."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: ServerState) -> None:
         self._front = front
         self._tellers: dict[str, _Teller] = {}
         self._ending: list[_Teller] = []
@@ -70,7 +70,7 @@ class Webhooks:
 class _Teller(threading.Thread):
     """Tells one webhook, from where it left off, after those that told it under other settings."""
 
-    def __init__(self, front: Front, name: str, hook: Webhook, before: Sequence[_Teller]) -> None:
+    def __init__(self, front: ServerState, name: str, hook: Webhook, before: Sequence[_Teller]) -> None:
         super().__init__(name=f"webhook-{name}", daemon=True)
         self.hook_name, self.hook = name, hook
         self._front, self._before = front, before

@@ -17,8 +17,27 @@ from _struct import Struct  # `struct` itself is a file that only re-exports thi
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Protocol
 
-    from workstead.snapshots.trees import DiskDir
+    class Folder(Protocol):
+        """An open directory of a layer on the disk, which reads a file when it is asked for."""
+
+        @property
+        def is_users(self) -> bool:
+            """Whether the layer is the user's own folder, which may change at any time."""
+
+        def open(self, name: str) -> int:
+            """Return a descriptor of a regular file."""
+
+        def digest(self, name: str) -> bytes:
+            """Return the digest of a file."""
+
+        def xattrs(self, name: str) -> Xattrs:
+            """Return the extended attributes of an entry."""
+
+        def ctime_ns(self, name: str) -> int:
+            """Return the time of the last change of the inode."""
+
 
 FILE = "f"
 DIR = "d"
@@ -85,7 +104,7 @@ class Entry:
         over: str = "",
         was: bytes = b"",
         twin: str = "",
-        disk: tuple[DiskDir, str] | None = None,
+        disk: tuple[Folder, str] | None = None,
     ) -> None:
         self.kind = kind
         self.mode = mode

@@ -183,6 +183,10 @@ class DiskDir:
         self.layer = layer
         self.relative = relative
 
+    @property
+    def is_users(self) -> bool:
+        return self.layer.is_users
+
     def _folder(self) -> int:
         return self.layer.folder(self.relative)
 
@@ -498,7 +502,7 @@ class Tree:
 
     def is_users(self, entry: Entry) -> bool:
         """Whether this is seen in the folder of a user, who may change it any time."""
-        return entry.disk is not None and entry.disk[0].layer.is_users
+        return entry.disk is not None and entry.disk[0].is_users
 
     def ctime_ns(self, entry: Entry) -> int:
         """When a layer's file changed last; 0 for what is in the store, which never changes."""

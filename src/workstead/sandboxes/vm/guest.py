@@ -209,8 +209,8 @@ def _write_initramfs(archive: Archive, kernel: str, python: list[str]) -> None:
             archive.file(where, file.read(), 0o755 if path == interpreter or ".so" in path else 0o644, _mtime(path))
     for name in _own_files():
         with open(os.path.join(os.path.dirname(__file__), name), "rb") as file:
-            archive.file(f"agent/workstead/system/vm/{name}", file.read())
-    for package in ("workstead", "workstead/system", "workstead/system/vm"):
+            archive.file(f"agent/workstead/sandboxes/vm/{name}", file.read())
+    for package in ("workstead", "workstead/sandboxes", "workstead/sandboxes/vm"):
         archive.file(f"agent/{package}/__init__.py", b"")
     start = "import sys; sys.path.insert(0, '/agent'); from workstead.sandboxes.vm.agent import main; main()\n"
     archive.file("init", f"#!{interpreter} -IS\n{start}".encode(), 0o755)

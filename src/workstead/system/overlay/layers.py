@@ -21,7 +21,6 @@ import os
 from workstead.errors import FolderNotFound, Unavailable, WorkspaceBusy, from_os
 from workstead.system.files.parts import make_parts, open_folder, open_part
 from workstead.system.kernel.boot import this_boot
-from workstead.system.overlay.mount_daemon import Holder
 from workstead.system.overlay.mounter import (
     BTRFS,
     COPY,
@@ -523,6 +522,7 @@ def probe_idmap(directory: str, owner: tuple[int, int]) -> str | None:
 def try_once(directory: str) -> None:
     """Start a holder in a scratch directory, let it mount something there, and end it; OSError says why it cannot."""
     from workstead.model.source import Place
+    from workstead.system.overlay.mount_daemon import Holder
 
     place = Place(uid="trial", root=f"{directory}/root", layers=f"{directory}/layers/trial", cache=directory)
     holder = Holder(directory)

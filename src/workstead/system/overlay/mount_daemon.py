@@ -17,6 +17,9 @@ import socket
 import struct
 import sys
 
+if __name__ == "__main__":  # started with -I -S, which know nothing of where we are installed
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
+
 from workstead.errors import Unavailable, WorksteadError
 from workstead.system.overlay import mounter
 from workstead.system.overlay.mounter import ROOTLESS, Mounter
@@ -26,9 +29,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from workstead.model.source import Place
     from workstead.system.overlay.stack import Stack
-
-if __name__ == "__main__":  # started with -I -S, which know nothing of where we are installed
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 _IDLE_SECONDS = 60.0
 _ANSWER_SECONDS = 60.0

@@ -9,8 +9,31 @@ from workstead.system.watch.watch_tree import File, Folder, Opened, known_below,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from workstead.system.watch.watch_tree import Roots, Seen
-    from workstead.system.watch.watcher import Watcher
+
+    class Watches(Protocol):
+        """The watches of a watcher, which a comparison adds to and removes from."""
+
+        def hint(self, folder: Folder, name: str | None) -> None:
+            """Look at a name in a directory soon, or at all of the directory."""
+
+        def lose(self, top: Folder) -> None:
+            """Find a tree again before the next look."""
+
+        def read_first(self, folder: Folder, roots: Roots, reports: list[Seen]) -> None:
+            """Read a new directory; entries younger than our watch are changes."""
+
+        def start_watching(self, folder: Folder, opened: Opened) -> bool:
+            """Watch an open directory; return False if it is a known one that was moved here."""
+
+        def find_watched(self, fd: int) -> tuple[Folder | None, bool]:
+            """Return the known directory that is open here, and whether that could be determined."""
+
+        def give_up(self, folder: Folder) -> None:
+            """Stop watching a directory that left the tree."""
+
 
 _INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -18,7 +41,7 @@ _INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class Look:
     """One comparison of hints with the disk."""
 
-    def __init__(self, watcher: Watcher, roots: Roots, *, is_sure: bool) -> None:
+    def __init__(self, watcher: Watches, roots: Roots, *, is_sure: bool) -> None:
         self._watcher = watcher
         self._is_sure = is_sure  # the trees were just found where they are
         self._roots = roots

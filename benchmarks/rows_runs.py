@@ -11,14 +11,22 @@ from collections.abc import Callable, Iterator
 
 from harness import Row
 
-from workstead.model.enforcement import CAREFUL_LIMITS, Enforcement, Limits
+from workstead.model.enforcement import GIB, MIB, Enforcement, Limits
 from workstead.sandboxes import Confinement, driver
 from workstead.system.process import command_server, supervisor, supervisor_client
 from workstead.system.process import spawn as process
 from workstead.system.process.supervisor import Hooks, Order
 
 TRUE = "/usr/bin/true"
-CAREFUL = CAREFUL_LIMITS.replace(wall_seconds=60, needs_cgroup=os.geteuid() == 0)
+CAREFUL = Limits(
+    memory_bytes=4 * GIB,
+    processes=1024,
+    file_bytes=4 * GIB,
+    disk_bytes=5 * GIB,
+    disk_free_bytes=256 * MIB,
+    wall_seconds=60,
+    needs_cgroup=os.geteuid() == 0,
+)
 
 
 def rows(scratch: str) -> Iterator[Row]:

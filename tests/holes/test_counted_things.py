@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from people import Person
+from results import find_result
 from waiting import wait_until
 from workstead.model.enforcement import Enforcement, Limits
-from workstead.system.process import spawn, supervisor, supervisor_client
+from workstead.system.process import spawn, supervisor
 from workstead.system.process.spawn import Launch
 
 OPEN = """
@@ -64,8 +65,8 @@ def test_a_run_does_not_take_the_machines_last_files(
             supervisor.Hooks(),
         )
     )
-    wait_until(lambda: supervisor_client.find_result(str(directory)))
-    result = supervisor_client.find_result(str(directory))
+    wait_until(lambda: find_result(str(directory)))
+    result = find_result(str(directory))
     assert result
     assert result.state == state, result.reason
     assert result.reason.startswith("open files") == (state == "failed")

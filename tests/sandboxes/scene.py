@@ -23,6 +23,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 from needs import need
+from results import find_result
 from workstead.errors import SandboxUnavailable
 from workstead.model.enforcement import Limits
 from workstead.sandboxes import Confinement, Machines, contract, driver
@@ -146,7 +147,7 @@ class Attendant(threading.Thread):
     def _wait(self, is_so: Callable[[], bool], what: str, seconds: float = 60) -> None:
         end = time.monotonic() + seconds
         while not is_so():
-            if supervisor_client.find_result(self.directory) is not None:
+            if find_result(self.directory) is not None:
                 raise _Ended(f"the run ended before {what}")
             assert time.monotonic() < end, f"waited {seconds} seconds for {what}"
             time.sleep(0.02)

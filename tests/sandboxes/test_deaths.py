@@ -11,6 +11,7 @@ import time
 import pytest
 from scene import Scene, find_processes, in_child, supervise
 
+from results import find_result
 from waiting import wait_until
 from workstead.model.enforcement import Limits
 from workstead.sandboxes import Confinement
@@ -61,7 +62,7 @@ def test_killing_the_supervisor_ends_the_sandbox(host: Scene) -> None:
     os.kill(pid, signal.SIGKILL)
     wait_until_gone()
     assert supervisor_client.find_supervisor(directory) is None
-    assert supervisor_client.find_result(directory) is None
+    assert find_result(directory) is None
     assert in_child(host.uid, lambda: supervisor_client.forget(f"aw-test-{os.path.basename(directory)}-{pid}"))
     assert host.inside("true").result.state == "completed"
 
@@ -73,7 +74,7 @@ def test_killing_the_launcher_ends_the_run_with_a_result(host: Scene) -> None:
     wait_until_gone()
     while supervisor_client.find_supervisor(directory) is not None:
         time.sleep(0.01)
-    result = supervisor_client.find_result(directory)
+    result = find_result(directory)
     assert result is not None
     assert result.state == "failed"
 
@@ -145,7 +146,7 @@ def _groups() -> int:
 def test_many_runs_at_once(host: Scene) -> None:
     started = [start(host, f"echo {number}; : {SLEEP}; sleep 0.2; echo {number} > f{number}") for number in range(40)]
     for number, (directory, _) in enumerate(started):
-        result = wait_until(lambda: supervisor_client.find_result(directory))  # noqa: B023
+        result = wait_until(lambda: find_result(directory))  # noqa: B023
         assert result.state == "completed", result
         assert os.path.exists(os.path.join(host.work, f"f{number}"))
     wait_until_gone()

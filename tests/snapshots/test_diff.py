@@ -12,8 +12,8 @@ import pytest
 from desks import Desk, describe
 
 from needs import need_program
-from workstead.model.change import Change, Diff
-from workstead.snapshots.diff import diff, has_changes, is_in_git, render_names, render_stat, write_patch
+from workstead.model.change import Diff
+from workstead.snapshots.diff import diff, has_changes, is_in_git, write_patch
 from workstead.snapshots.patch import quote
 from workstead.snapshots.take import look
 from workstead.snapshots.text_diff import edits, hunks, match, merge, split_lines
@@ -332,19 +332,6 @@ def test_a_large_patch_is_cut_and_says_so(desk: Desk) -> None:
     assert result.truncated
     assert len(result.changes) == 10
     assert len(result.patch) <= 10_000
-
-
-def test_short_forms_escape_what_a_terminal_would_obey() -> None:
-    changes = [
-        Change(path="a\x1b[31m", status="M", kind="file", added=3, removed=1),
-        Change(path="new", status="R", kind="file", old_path="old", similarity=90),
-        Change(path="bin", status="M", kind="file", binary=True, old_size=1, new_size=2),
-    ]
-    assert "\x1b" not in render_names(changes, status=True) + render_stat(changes)
-    assert render_names(changes) == '"a\\033[31m"\nnew\nbin\n'
-    assert "R090\told\tnew\n" in render_names(changes, status=True)
-    assert render_stat(changes).endswith(" 3 files changed, 3 insertions(+), 1 deletion(-)\n")
-    assert "Bin 1 -> 2 bytes" in render_stat(changes)
 
 
 def test_status_is_by_content(overlay_desk: Desk) -> None:

@@ -17,7 +17,7 @@ import pytest
 from workstead import sources
 from workstead.model.source import Filled, FillOptions, Place, parse
 from workstead.sources.fork import fork as fork_source
-from workstead.system.overlay import layers, stack
+from workstead.system.overlay import layers, mounter, stack
 
 AGENT = 64042
 ORDINARY = 64099  # a user who is not root, for the rootless way
@@ -36,9 +36,9 @@ class Desk:
 
     @property
     def upper(self) -> str:
-        found = layers.upper_of(self.filled, self.place)
-        assert found is not None
-        return found
+        filled = layers.settled(self.filled, self.place)
+        assert filled.mechanism in mounter.MOUNTED
+        return layers.stack_of(filled, self.place).upper(self.place.layers)
 
 
 class Yard:

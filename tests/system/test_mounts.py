@@ -16,6 +16,7 @@ from workstead.system.kernel import mount_table, mounts
 
 yard = yard_fixture
 
+OVERLAY_MAGIC = 0x794C7630
 OPTIONS: dict[str, str | None] = {"redirect_dir": "nofollow", "metacopy": "off", "index": "off"}
 
 
@@ -44,8 +45,8 @@ def test_an_overlay_is_detached_then_attached_then_gone(yard: Yard, modern: bool
     mounts.attach(mount, point)
     os.close(mount)
     assert mounts_in(yard.directory) == [point]
-    assert mounts.is_overlay(point)
-    assert not mounts.is_overlay(lower)
+    assert mounts.file_system(point) == OVERLAY_MAGIC
+    assert mounts.file_system(lower) != OVERLAY_MAGIC
     with open(f"{point}/file") as file:
         assert file.read() == "lower"
     mounts.unmount(point)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from results import find_result
 from waiting import wait_until
 from workstead.errors import Conflict, SandboxUnavailable
 from workstead.model.enforcement import Enforcement, Limits
@@ -59,7 +60,7 @@ class Run:
 
     def wait(self) -> Result:
         wait_until(lambda: supervisor_client.find_supervisor(self.directory) is None, pause=0.005)
-        result = supervisor_client.find_result(self.directory)
+        result = find_result(self.directory)
         assert result is not None
         return result
 
@@ -138,7 +139,7 @@ def test_an_error_before_the_start_is_a_result_too(tmp_path: Path) -> None:
         supervisor.supervise(refuse, order, Enforcement(sandbox="none"), Hooks())
 
     spawn.fork_detached(body)
-    result = wait_until(lambda: supervisor_client.find_result(str(tmp_path)))
+    result = wait_until(lambda: find_result(str(tmp_path)))
     assert (result.state, result.exit_code, result.reason) == ("failed", 125, "no wall today")
     assert result.error is not None
     assert result.error["code"] == "sandbox_unavailable"
@@ -160,7 +161,7 @@ def test_following_ends_when_the_supervisor_dies(run: object) -> None:
     os.kill(one.pid, signal.SIGKILL)
     assert [frame.stream for frame in supervisor_client.follow(one.directory)] in ([], [frames.STDOUT])
     assert supervisor_client.find_supervisor(one.directory) is None
-    assert supervisor_client.find_result(one.directory) is None
+    assert find_result(one.directory) is None
     wait_until(lambda: spawn.read_start_time(child) is None)  # the command does not outlive its supervisor
 
 
@@ -305,7 +306,7 @@ def test_the_starter_may_die(tmp_path: Path) -> None:
         Run(directory, "sleep 0.3; echo survived")
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(starter, 0)
-    result = wait_until(lambda: supervisor_client.find_result(str(directory)))
+    result = wait_until(lambda: find_result(str(directory)))
     assert result.state == "completed"
     text = b"".join(frame.data for frame in frames.read(str(directory / "output")) if frame.stream == frames.STDOUT)
     assert text == b"survived\n"

@@ -33,11 +33,6 @@ class Limits(Value):
         return self.quota_bytes is not None or self.quota_files is not None
 
 
-CAREFUL_LIMITS = Limits(
-    memory_bytes=4 * GIB, processes=1024, file_bytes=4 * GIB, disk_bytes=5 * GIB, disk_free_bytes=256 * MIB
-)
-
-
 class Enforcement(Value):
     """Which walls stood around a run, each by the names of what held it; an empty tuple is no wall."""
 

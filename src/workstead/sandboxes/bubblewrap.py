@@ -39,7 +39,6 @@ _RLIMIT_FSIZE = 1
 _ETC_FOLDERS = ("alternatives", "ssl/certs", "pki/tls", "pki/ca-trust", "crypto-policies")
 _ETC_FILES = ("ld.so.cache", "localtime", "ssl/openssl.cnf", "protocols", "services")
 _ENTER = "/run/enter"
-_GRANT_USE = ("/dev", "/proc")
 
 
 def probe() -> str | None:

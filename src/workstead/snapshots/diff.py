@@ -10,15 +10,14 @@ import os
 
 from workstead.model.change import Diff
 from workstead.snapshots.entries import DIR, FILE
-from workstead.snapshots.patch import describe, quote, write
+from workstead.snapshots.patch import describe, write
 from workstead.snapshots.renames import Pair, find_renames
 from workstead.snapshots.trees import compare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator, Sequence
 
-    from workstead.model.change import Change
     from workstead.snapshots.trees import Delta, Tree
 
 MAX_PATCH = 64 << 20  # bytes of a patch that is held in memory as a whole; `write_patch` has no limit
@@ -171,38 +170,3 @@ def _is_shown_by_its_content(path: str, delta: Delta, parents: set[str]) -> bool
     one_sided = delta.old is None or delta.new is None
     entry = delta.new if delta.new is not None else delta.old
     return one_sided and entry is not None and entry.kind == DIR and path in parents
-
-
-# -- short forms -------------------------------------------------------------------------------------------------------
-
-
-def render_names(changes: Iterable[Change], *, status: bool = False) -> str:
-    """One path a line, safe for a terminal; with its letter in front if asked."""
-    lines = []
-    for change in changes:
-        names = [change.old_path, change.path] if change.old_path and status else [change.path]
-        letter = f"{change.status}{change.similarity:03d}" if change.status == "R" else change.status
-        shown = [quote(name).decode() for name in names]
-        lines.append("\t".join([letter, *shown] if status else shown))
-    return "".join(line + "\n" for line in lines)
-
-
-def render_stat(changes: Sequence[Change], width: int = 80) -> str:
-    """How much changed in each file, and the sum."""
-    names = [" => ".join(quote(path).decode() for path in (change.old_path, change.path) if path) for change in changes]
-    left = min(max(map(len, names), default=0), max(width - 30, 20))
-    most = max((change.added + change.removed for change in changes), default=0)
-    scale = min(1.0, (width - left - 12) / most) if most else 1.0
-    lines = []
-    for name, change in zip(names, changes, strict=True):
-        shown = name if len(name) <= left else "..." + name[-(left - 3) :]
-        if change.binary:
-            lines.append(f" {shown:<{left}} | Bin {change.old_size} -> {change.new_size} bytes")
-            continue
-        plus = max(round(change.added * scale), 1 if change.added else 0)
-        minus = max(round(change.removed * scale), 1 if change.removed else 0)
-        lines.append(f" {shown:<{left}} | {change.added + change.removed:>5} {'+' * plus}{'-' * minus}".rstrip())
-    added, removed = sum(change.added for change in changes), sum(change.removed for change in changes)
-    files = f"{len(changes)} file{'s' * (len(changes) != 1)} changed"
-    lines.append(f" {files}, {added} insertion{'s' * (added != 1)}(+), {removed} deletion{'s' * (removed != 1)}(-)")
-    return "\n".join(lines) + "\n"

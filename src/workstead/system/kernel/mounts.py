@@ -59,7 +59,6 @@ _UMOUNT_NOFOLLOW = 8
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNS = 0x00020000
 _WALL = 0x40000000
-_OVERLAY_MAGIC = 0x794C7630
 _BTRFS_MAGIC = 0x9123683E
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -377,11 +376,6 @@ def file_system(path: str) -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), path)
     return int(answer.type) & 0xFFFFFFFF
-
-
-def is_overlay(path: str) -> bool:
-    """Whether this directory lies on an overlay."""
-    return file_system(path) == _OVERLAY_MAGIC
 
 
 def is_btrfs(path: str) -> bool:

@@ -441,12 +441,6 @@ def _unmount(by: Mounter, place: Place) -> bool:
     return not mount_table.seen_elsewhere(mounted, besides=by.process())
 
 
-def upper_of(filled: Filled, place: Place) -> str | None:
-    """The directory that holds exactly what this workspace changed, or None where there is no such thing."""
-    filled = settled(filled, place)
-    return stack_of(filled, place).upper(place.layers) if filled.mechanism in MOUNTED else None
-
-
 def path_of(filled: Filled, place: Place) -> str:
     """The path by which this process, or any other of the same user, reaches the files of an attached workspace."""
     if filled.mechanism == NONE:

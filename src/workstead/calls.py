@@ -1,7 +1,8 @@
-"""How a call is done, and how one that was begun is found again.
+"""Do an idempotent call, or find the answer of one whose process died.
 
-Each verb here is done by one function and found by another: what the call caused is in the log with the call as its
-cause, so whoever takes up a call that died half-way sees whether there is anything left to do. The process that does
+Each event that a call causes carries the call as its cause. `VERBS` names for each verb the event that is its own fact,
+and `_find` is the one way back from that fact to the answer: no fact, and the call is done; a fact that can be read,
+and it is the answer; a fact that cannot, and the outcome is unknown: nothing is ever done twice. The process that does
 calls while nobody waits starts at `main`.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from workstead.errors import ApprovalRequired, NotFound, WorksteadError
+from workstead.errors import ApprovalRequired, NotFound, OutcomeUnknown, WorksteadError
 from workstead.model.value import Value
 
 TYPE_CHECKING = False
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
     from workstead.local import Local
     from workstead.model.call import Call
     from workstead.model.event import Event
+    from workstead.model.operation import Operation
+    from workstead.model.workspace import Workspace
 
     Do = Callable[[Local, dict[str, Any]], object]
-    Find = Callable[[Local, dict[str, Any], Sequence[Event]], object | None]
+    Read = Callable[[Local, dict[str, Any], list[dict[str, Any]]], object | None]
 
 
 def do_call(workspaces: Local, call: Call, arguments: Mapping[str, Any]) -> Call:
@@ -31,20 +34,33 @@ def do_call(workspaces: Local, call: Call, arguments: Mapping[str, Any]) -> Call
     with workspaces.hold_call(call.call_id) as call:
         if call.is_over:
             return call
-        do, find = VERBS[call.verb]
         effects = workspaces.effects_of(call)
         try:
-            if effects:
-                workspaces.settle()
-            done = find(workspaces, dict(arguments), effects) if effects else None
+            done = _find(workspaces, call, dict(arguments), effects) if effects else None
             if done is None:
-                done = do(workspaces.caused_by(call.call_id), dict(arguments))
+                done = VERBS[call.verb][0](workspaces.caused_by(call.call_id), dict(arguments))
         except ApprovalRequired:
             raise  # no end: the same is tried again when somebody has decided
         except WorksteadError as error:
             body: Any = error.as_dict()["error"]
             return workspaces.end_call(call, error={**body, "status": error.http_status})
         return workspaces.end_call(call, answer=plain(done))
+
+
+def _find(workspaces: Local, call: Call, arguments: dict[str, Any], effects: Sequence[Event]) -> object | None:
+    """Return the answer of a call that has effects; None if it did not get as far as its fact, or was rolled back."""
+    workspaces.settle()
+    _, facts, read = VERBS[call.verb]
+    found: list[dict[str, Any]] = [event.event_data for event in effects if event.event_type in facts]
+    try:
+        return read(workspaces, arguments, found) if found else None
+    except NotFound as error:
+        raise OutcomeUnknown(
+            f"{call.verb} was done, or begun, before its process died, and its result cannot be told any more: "
+            f"{error.message}",
+            hint="look at the workspace and at aw ops; ask again with a new key",
+            details={"operation_id": call.call_id, "events": [event.event_type for event in effects]},
+        ) from None
 
 
 def run_of(actor_id: str) -> str:
@@ -82,34 +98,19 @@ def main() -> None:
     os._exit(0)
 
 
-# -- the verbs ---------------------------------------------------------------------------------------------------------
+# -- the verbs: how each is done, the events that are its fact, and the answer from these ----------------------------
 
 
 def _create(workspaces: Local, arguments: dict[str, Any]) -> object:
     return workspaces.create(arguments.pop("source", "empty"), **arguments)
 
 
-def _find_created(workspaces: Local, _: dict[str, Any], effects: Sequence[Event]) -> object | None:
-    found = [workspaces.by_uid(uid) for uid in _all(effects, "workspace_creating", "uid")]
-    return next((workspace for workspace in found if workspace.state == "ready"), None)
-
-
 def _run(workspaces: Local, arguments: dict[str, Any]) -> object:
     return workspaces.run(arguments.pop("id"), arguments.pop("command"), **arguments)
 
 
-def _find_run(workspaces: Local, _: dict[str, Any], effects: Sequence[Event]) -> object | None:
-    started = _all(effects, "run_starting", "run_id")
-    return workspaces.get_run(started[0]) if started else None
-
-
 def _snapshot(workspaces: Local, arguments: dict[str, Any]) -> object:
     return workspaces.snapshot(arguments.pop("id"), **arguments)
-
-
-def _find_snapshot(workspaces: Local, arguments: dict[str, Any], effects: Sequence[Event]) -> object | None:
-    taken = set(_all(effects, "snapshot_taken", "snapshot_id"))
-    return next((each for each in workspaces.snapshots(arguments["id"]) if each.id in taken), None)
 
 
 def _restore(workspaces: Local, arguments: dict[str, Any]) -> object:
@@ -117,40 +118,12 @@ def _restore(workspaces: Local, arguments: dict[str, Any]) -> object:
     return {"operation_id": operation_id, "restored": restored}
 
 
-def _find_restored(workspaces: Local, _: dict[str, Any], effects: Sequence[Event]) -> object | None:
-    done = _find_operation(workspaces, effects, "snapshot_restoring")
-    if done is None:
-        return None
-    counts = {"written": 0, "removed": 0, "adjusted": 0, "kept": [], "missing": []}
-    for event in workspaces.events(types=("snapshot_restored",), task=effects[0].stream):
-        if event.event_data["operation_id"] == done.operation_id:
-            counts.update(written=event.event_data["written"], removed=event.event_data["removed"])
-    return {"operation_id": done.operation_id, "restored": counts}
-
-
 def _apply(workspaces: Local, arguments: dict[str, Any]) -> object:
     return workspaces.apply(arguments.pop("id"), arguments.pop("paths", ()), **arguments)
 
 
-def _find_applied(workspaces: Local, _: dict[str, Any], effects: Sequence[Event]) -> object | None:
-    done = _find_operation(workspaces, effects, "changes_applying")
-    return workspaces.find_applied(done) if done else None
-
-
 def _fork(workspaces: Local, arguments: dict[str, Any]) -> object:
     return list(workspaces.fork(arguments.pop("id"), **arguments))
-
-
-def _find_forks(workspaces: Local, arguments: dict[str, Any], effects: Sequence[Event]) -> object | None:
-    """Those that stand, and as many more as are missing."""
-    uids = _all(effects, "workspace_creating", "uid")
-    made = [each for each in (workspaces.by_uid(uid) for uid in uids) if each.state == "ready"]
-    missing = int(arguments.get("count", 1)) - len(made)
-    if made and missing > 0:
-        cause = str(effects[0].metadata["causation_id"])
-        left = {**arguments, "count": missing, "new_id": None}
-        made += workspaces.caused_by(cause).fork(left.pop("id"), **left)
-    return made or None
 
 
 def _undo(workspaces: Local, arguments: dict[str, Any]) -> object:
@@ -158,63 +131,82 @@ def _undo(workspaces: Local, arguments: dict[str, Any]) -> object:
     return {"operation": operation, "workspaces": list(found)}
 
 
-def _find_undone(workspaces: Local, _: dict[str, Any], effects: Sequence[Event]) -> object | None:
-    intents = ("workspace_restoring", "snapshot_restoring", "changes_applying", "workspace_destroying")
-    done = next((found for kind in intents if (found := _find_operation(workspaces, effects, kind))), None)
-    return done and {"operation": done, "workspaces": [workspaces.by_uid(uid) for uid in done.uids]}
-
-
 def _send(workspaces: Local, arguments: dict[str, Any]) -> object:
     return workspaces.send_message(arguments.pop("id"), arguments.pop("text"), **arguments)
-
-
-def _find_sent(workspaces: Local, arguments: dict[str, Any], effects: Sequence[Event]) -> object | None:
-    sent = _all(effects, "message_sent", "message_id")
-    try:
-        return workspaces.get_message(arguments["id"], sent[0]) if sent else None
-    except NotFound:
-        return None
 
 
 def _archive(workspaces: Local, arguments: dict[str, Any]) -> object:
     return workspaces.archive(arguments.pop("id"), **arguments)
 
 
-def _find_archived(_: Local, __: dict[str, Any], effects: Sequence[Event]) -> object | None:
-    """From its event, which has all of it."""
-    done = [event.event_data for event in effects if event.event_type == "workspace_archived"]
-    return {key: value for key, value in done[0].items() if key not in ("agent_id", "uid")} if done else None
-
-
 def _race(workspaces: Local, arguments: dict[str, Any]) -> object:
     return workspaces.race(arguments.pop("source"), arguments.pop("command"), **arguments)
 
 
-def _find_race(workspaces: Local, _: dict[str, Any], effects: Sequence[Event]) -> object | None:
-    """As it stands: one that died half-way is not begun again, because its runs may have cost money."""
-    begun = _all(effects, "race_started", "race_id")
-    return workspaces.get_race(begun[0]) if begun else None
+def _made(workspaces: Local, found: list[dict[str, Any]]) -> list[Workspace]:
+    """The workspaces of these creations, without those that were rolled back."""
+    made = [each for each in (workspaces.by_uid(data["uid"]) for data in found) if each.state != "aborted"]
+    if gone := [each.id for each in made if each.state in ("destroyed", "purging", "purged")]:
+        raise NotFound(f"{', '.join(gone)} was destroyed since")
+    return made
 
 
-VERBS: dict[str, tuple[Do, Find]] = {
-    "create": (_create, _find_created),
-    "run": (_run, _find_run),
-    "snapshot": (_snapshot, _find_snapshot),
-    "restore": (_restore, _find_restored),
-    "apply": (_apply, _find_applied),
-    "fork": (_fork, _find_forks),
-    "undo": (_undo, _find_undone),
-    "send": (_send, _find_sent),
-    "archive": (_archive, _find_archived),
-    "race": (_race, _find_race),
-}
+def _forks(workspaces: Local, arguments: dict[str, Any], found: list[dict[str, Any]]) -> object | None:
+    made, wanted = _made(workspaces, found), int(arguments.get("count", 1))
+    if 0 < len(made) < wanted:
+        raise NotFound(f"{len(made)} of {wanted} forks are there: {', '.join(each.id for each in made)}")
+    return made or None
 
 
-def _all(effects: Sequence[Event], event_type: str, key: str) -> list[str]:
-    return [str(event.event_data[key]) for event in effects if event.event_type == event_type]
+def _taken(workspaces: Local, arguments: dict[str, Any], found: list[dict[str, Any]]) -> object | None:
+    taken = {data["snapshot_id"] for data in found}
+    return next((each for each in workspaces.snapshots(arguments["id"]) if each.id in taken), None)
 
 
-def _find_operation(workspaces: Local, effects: Sequence[Event], intent: str) -> Any:
-    """The operation that an intent led to, also if somebody else finished it."""
-    wanted = _all(effects, intent, "operation_id")
+def _archived(_: Local, __: dict[str, Any], found: list[dict[str, Any]]) -> object | None:
+    return {key: value for key, value in found[0].items() if key not in ("agent_id", "uid")}
+
+
+def _operation(workspaces: Local, found: list[dict[str, Any]]) -> Operation | None:
+    """The operation that an intent led to, also if somebody else finished it; None if it was rolled back."""
+    wanted = [data["operation_id"] for data in found]
     return next((each for each in workspaces.operations() if each.operation_id in wanted), None)
+
+
+def _restored(workspaces: Local, _: dict[str, Any], found: list[dict[str, Any]]) -> object | None:
+    done = _operation(workspaces, found)
+    if done is None:
+        return None
+    counts = {"written": 0, "removed": 0, "adjusted": 0, "kept": [], "missing": []}
+    for event in workspaces.events(types=("snapshot_restored",)):
+        if event.event_data["operation_id"] == done.operation_id:
+            counts.update(written=event.event_data["written"], removed=event.event_data["removed"])
+    return {"operation_id": done.operation_id, "restored": counts}
+
+
+def _applied(workspaces: Local, _: dict[str, Any], found: list[dict[str, Any]]) -> object | None:
+    done = _operation(workspaces, found)
+    return done and workspaces.find_applied(done)
+
+
+def _undone(workspaces: Local, _: dict[str, Any], found: list[dict[str, Any]]) -> object | None:
+    done = _operation(workspaces, found)
+    return done and {"operation": done, "workspaces": [workspaces.by_uid(uid) for uid in done.uids]}
+
+
+VERBS: dict[str, tuple[Do, tuple[str, ...], Read]] = {
+    "create": (_create, ("workspace_creating",), lambda home, _, found: next(iter(_made(home, found)), None)),
+    "fork": (_fork, ("workspace_creating",), _forks),
+    "run": (_run, ("run_starting",), lambda home, _, found: home.get_run(found[0]["run_id"])),
+    "race": (_race, ("race_started",), lambda home, _, found: home.get_race(found[0]["race_id"])),  # as it stands
+    "snapshot": (_snapshot, ("snapshot_taken",), _taken),
+    "send": (
+        _send,
+        ("message_sent",),
+        lambda home, asked, found: home.get_message(asked["id"], found[0]["message_id"]),
+    ),
+    "archive": (_archive, ("workspace_archived",), _archived),
+    "restore": (_restore, ("snapshot_restoring",), _restored),
+    "apply": (_apply, ("changes_applying",), _applied),
+    "undo": (_undo, ("workspace_restoring", "snapshot_restoring", "changes_applying", "workspace_destroying"), _undone),
+}

@@ -211,6 +211,12 @@ class KeyReused(Conflict):
     http_status = 422
 
 
+class OutcomeUnknown(Conflict):
+    """The process of an idempotent call died, and whether all of it was done cannot be told: look."""
+
+    code = "outcome_unknown"
+
+
 class FileExists(Conflict):
     """Something is in the way at this path."""
 

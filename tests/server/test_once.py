@@ -78,6 +78,44 @@ def test_what_was_done_before_the_answer_was_lost_is_found_and_not_done_again(
     assert _keyed(wire, f"/api/workspaces/{desk}/{place}", body, "k").json == again.json
 
 
+@pytest.mark.parametrize("destroyed", [False, True])
+def test_an_outcome_that_cannot_be_told_is_an_error_and_nothing_is_done_again(
+    wire: Wire, workspaces: Local, desk: str, destroyed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = f"/api/workspaces/{desk}/fork"
+    with monkeypatch.context() as patch:
+        patch.setattr(Local, "end_call", _die)
+        assert _keyed(wire, target, {"count": 2}, "k").status == 500
+    made = [each.id for each in workspaces.list() if each.id != desk]
+    if destroyed:
+        workspaces.destroy(made[0], force=True)
+    before = len(workspaces.list())
+    again = _keyed(wire, target, {"count": 2}, "k")
+    if destroyed:
+        assert (again.status, again.code) == (409, "outcome_unknown")
+        assert made[0] in again.json["error"]["message"]
+    else:
+        assert again.status == 201
+    assert _keyed(wire, target, {"count": 2}, "k").json == again.json
+    assert len(workspaces.list()) == before
+
+
+def test_a_creation_that_was_rolled_back_is_done_by_its_repeat(
+    wire: Wire, workspaces: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from workstead.verbs import create
+
+    with monkeypatch.context() as patch:
+        patch.setattr(create, "_build", _die)
+        assert _keyed(wire, "/api/workspaces", {"id": "t/a"}, "k").status == 500
+    assert [event.event_type for event in workspaces.events(task="t")][:1] == ["workspace_creating"]
+    again = _keyed(wire, "/api/workspaces", {"id": "t/a"}, "k")
+    assert (again.status, again.json["workspace_id"]) == (201, "t/a")
+    assert workspaces.get("t/a").state == "ready"
+    kinds = [event.event_type for event in workspaces.events(task="t")]
+    assert kinds == ["workspace_creating", "workspace_create_failed", "workspace_creating", "workspace_created"]
+
+
 def _die(*_: object, **__: object) -> None:
     raise RuntimeError("the power went")
 

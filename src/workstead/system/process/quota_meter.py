@@ -23,7 +23,6 @@ from __future__ import annotations
 import _thread
 import contextlib
 import os
-import sys
 import time
 from ctypes import c_int
 
@@ -47,7 +46,6 @@ _BYTES_PER_SECOND = 2 << 30  # what one processor writes into memory at most
 _FILES_PER_SECOND = 200_000
 _SHORTEST, _LONGEST = 0.001, 0.25
 _FREEZE_SECONDS = 2.0
-_SWITCH_SECONDS = 0.0005  # for how long another thread may keep the interpreter while this one has something to do
 _SIGSTOP = 19
 _CALLS = {"x86_64": (117, 119), "aarch64": (147, 149)}  # setresuid, setresgid
 
@@ -86,18 +84,6 @@ class Meter:
         freezer = f"{version} freezer" if cgroups.can_freeze(self._group) else "stop signals"
         return ("metering", freezer, "rlimit")
 
-    @staticmethod
-    def hurry(urgent: bool) -> None:
-        """Let this thread run before all others, or as all others again; nothing without the right to it.
-
-        A busy machine makes a thread wait for a tenth of a second now and then, in which a run writes hundreds of
-        megabytes. Who starts a run is in a hurry as well, from before its launcher until the command runs and that is
-        written down: nobody looks before `start`, nor while another thread holds the interpreter. What such a thread
-        starts itself never is."""
-        policy = os.SCHED_RR | os.SCHED_RESET_ON_FORK if urgent else os.SCHED_OTHER
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, policy, os.sched_param(1 if urgent else 0))
-
     def follow(self, pid: int) -> None:
         """Whom to watch: the launcher and all that it starts."""
         self._pid = pid
@@ -110,7 +96,6 @@ class Meter:
         """Watch from now on, in a thread."""
         self._done.acquire()
         self._told.acquire()
-        sys.setswitchinterval(_SWITCH_SECONDS)
         _thread.start_new_thread(self._watch, ())
 
     def stop(self) -> None:
@@ -123,7 +108,6 @@ class Meter:
     def _watch(self) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, -15)  # this thread: a run with a hundred processes must not outrun it
-        self.hurry(True)
         try:
             pause = self._decide() if self._share(self._last) >= WARN_SHARE else 0.0
             while not self._is_over and not self._told.acquire(timeout=pause):
@@ -157,10 +141,7 @@ class Meter:
         with self._frozen() as stopped:
             if not stopped:
                 return self._end()
-            self.hurry(False)  # it may take seconds, and only the run has to wait for it
-            found = self._measure()
-            self.hurry(True)
-            return self._judge(found)
+            return self._judge(self._measure())
 
     def _estimate(self) -> tuple[int, int]:
         """The bytes and files that there are, if all that was taken from the disk since was taken by the run."""

@@ -322,8 +322,6 @@ class _Supervision:
         self.skipped = 1 if ready.reports and ready.body is None else 0
         self.child_has_shim = ready.reports
         theirs = self._make_descriptors(ready)
-        if self.meter:
-            self.meter.hurry(True)
         try:
             child = spawn.spawn(ready, *theirs, terminal=self.order.terminal, groups=self.group.paths)
         finally:
@@ -594,8 +592,6 @@ class _Supervision:
                 self._hear_told()  # it says how it was started before it starts it
             start_time = spawn.read_start_time(self.pid)
             self.hooks.on_started(self.pid, start_time or 0, self.enforcement)
-            if self.meter:
-                self.meter.hurry(False)
             if self.stopping:  # asked while the sandbox was being built, when nobody could hear it
                 self._ask()
 

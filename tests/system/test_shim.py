@@ -1,7 +1,8 @@
 """The last program before the command: the shipped bytes are what the source compiles to, and do what it says.
 
-How the bytes are proved, on every machine that has a compiler:
+How the bytes are proved:
 
+- The digest of the source is beside them: a change of the source that nobody compiled is seen everywhere.
 - With the compiler and linker that made them they are compiled again and are the same, byte for byte.
 - Any other compiler makes other code of the same source. Its code and the shipped code then go through the same tests
   here, and make the same system calls with the same arguments (`strace`); the foreign machine's runs in an emulator.
@@ -10,6 +11,7 @@ How the bytes are proved, on every machine that has a compiler:
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import resource
@@ -39,6 +41,12 @@ def compiled(arch: str, directory: Path) -> bytes:
         tool(arch, name)
     subprocess.run(["sh", COMPILE, arch, str(directory / "code")], check=True)
     return (directory / "code").read_bytes()
+
+
+def test_the_bytes_were_compiled_after_the_last_change_of_the_source() -> None:
+    folder = Path(shim.__file__).parent
+    parts = (folder / "shim.c", folder / "shim.ld")
+    assert hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest() == shim_code.SOURCE
 
 
 @pytest.mark.parametrize("arch", shim_code.CODE)

@@ -28,6 +28,7 @@ from workstead.errors import (
     WorkspaceNotFound,
     WorksteadError,
 )
+from workstead.installation import install_command
 from workstead.model.names import check_part, parse_id
 from workstead.model.public import (
     Applied,
@@ -81,7 +82,7 @@ from workstead.model.source import parse as parse_source
 try:
     import httpx2 as httpx
 except ImportError:  # pragma: no cover - said when it is used
-    raise ToolMissing("httpx2 is not installed", hint="pip install 'workstead[client]'") from None
+    raise ToolMissing("httpx2 is not installed", hint=install_command("client")) from None
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -20,6 +20,7 @@ from workstead.errors import (
     PermissionDenied,
     ToolMissing,
 )
+from workstead.installation import install_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _store(bucket: str) -> Any:
     try:
         from obstore.store import S3Store
     except ImportError:
-        raise ToolMissing("s3:// needs the package obstore", hint="pip install 'workstead[s3]'") from None
+        raise ToolMissing("s3:// needs the package obstore", hint=install_command("s3")) from None
     return S3Store(bucket, copy_if_not_exists="multipart")
 
 

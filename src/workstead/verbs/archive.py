@@ -20,6 +20,7 @@ from workstead.core.metadata import DOCUMENTS
 from workstead.core.snapshots import BASE, keep, of_workspace
 from workstead.core.states import open_store, place_of_state, refuse_unready, stack_finder
 from workstead.errors import OperationNotFound, SnapshotNotFound, StoreDamaged, ToolMissing, WorkspaceNotFound
+from workstead.installation import install_command
 from workstead.model.archive import Archived, KnownArchive
 from workstead.model.event import WorkspaceArchived
 from workstead.model.names import directory_name
@@ -58,7 +59,7 @@ def archive(
     from workstead.snapshots.packs import zstd_of_this_python
 
     if zstd_of_this_python() is None:
-        raise ToolMissing("this Python has no zstd", hint="pip install backports.zstd")
+        raise ToolMissing("this Python has no zstd", hint=install_command())
     workspace = _find(home, workspace_id)
     location = places.place_of(to or archives_path(home), _name(workspace))
     with home.hold(workspace.id), _standing(home, workspace) as workspace:

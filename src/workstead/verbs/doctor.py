@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from workstead.installation import install_command, rebuild_command
 from workstead.model.health import Probe
 from workstead.system.overlay import mounter
 
@@ -89,7 +90,7 @@ def doctor(home: Home) -> list[Probe]:
             "bubblewrap",
             probes.bubblewrap,
             "the default wall around an agent's commands",
-            "apt install bubblewrap, or pip install 'workstead[sandbox]'",
+            f"apt install bubblewrap, or {install_command('sandbox')}",
         ),
         (
             "git",
@@ -101,8 +102,8 @@ def doctor(home: Home) -> list[Probe]:
             "walker",
             _walker,
             "a snapshot, status or diff of 50,000 unchanged files asks the kernel alone; Python is not asked for each",
-            "install a C compiler (apt install gcc libc6-dev), then sh requirements/compile in the checkout, or pip "
-            "install --force-reinstall --no-binary workstead workstead; until then these take about four times as long",
+            f"install a C compiler (apt install gcc libc6-dev), then {rebuild_command()}; until then these take about "
+            "four times as long",
         ),
         (
             "qemu",

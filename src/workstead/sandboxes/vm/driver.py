@@ -23,6 +23,7 @@ from functools import partial
 from resource import RLIMIT_DATA, RLIMIT_NOFILE, RLIMIT_NPROC
 
 from workstead.errors import Invalid, SandboxUnavailable
+from workstead.installation import install_command
 from workstead.model.enforcement import Enforcement
 from workstead.sandboxes import Confinement, Machines, Promises
 from workstead.sandboxes.contract import candidates, check, check_command, environment_inside
@@ -170,7 +171,7 @@ def _find_launcher(given: str) -> str:
     if not found:
         raise SandboxUnavailable(
             "bubblewrap is not installed, and a machine's process runs in one",
-            hint="apt install bubblewrap, dnf install bubblewrap, or pip install 'workstead[sandbox]'",
+            hint=f"apt install bubblewrap, dnf install bubblewrap, or {install_command('sandbox')}",
         )
     return found
 

@@ -44,7 +44,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         from workstead.store.postgres import Postgres
 
         url = request.getfixturevalue("postgres_url")
-        yield Place(lambda steps: kept(Postgres(url, steps)), SERVER_MIGRATIONS, "workstead.")
+        yield Place(lambda steps: kept(Postgres(url, steps)), SERVER_MIGRATIONS, "carrel.")
     for database in opened:
         database.close()
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 INCLUDE_FILE = ".worktreeinclude"
 _PREFIX = "carrel-"  # of the names of our entries
-_MARK = "workstead"  # a file in our entries: which workspace's layers they belong to
+_MARK = "carrel"  # a file in our entries: which workspace's layers they belong to (a format: older versions wrote it)
 
 
 def fill(source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:

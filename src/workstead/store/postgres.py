@@ -26,29 +26,30 @@ if TYPE_CHECKING:
 
     from workstead.store.log import Row
 
+# The schema and the channel keep the first name of the project, so that databases of older versions open.
 # Each entry brings the schema from its index to the next version. Entries are never changed, only added.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
-        """CREATE TABLE workstead.events (
+        """CREATE TABLE carrel.events (
             position bigint PRIMARY KEY, stream text COLLATE "C" NOT NULL, version bigint NOT NULL,
             event_type text NOT NULL, event_data text NOT NULL, actor_id text NOT NULL, metadata text NOT NULL,
             recorded_at text NOT NULL, hash text NOT NULL)""",
-        "CREATE UNIQUE INDEX events_by_stream ON workstead.events (stream, position)",
-        "CREATE INDEX events_by_type ON workstead.events (event_type, position)",
-        """CREATE TABLE workstead.streams (
+        "CREATE UNIQUE INDEX events_by_stream ON carrel.events (stream, position)",
+        "CREATE INDEX events_by_type ON carrel.events (event_type, position)",
+        """CREATE TABLE carrel.streams (
             stream text COLLATE "C" PRIMARY KEY, version bigint NOT NULL, hash text NOT NULL)""",
-        """CREATE TABLE workstead.views (
+        """CREATE TABLE carrel.views (
             kind text COLLATE "C" NOT NULL, key text COLLATE "C" NOT NULL, task text COLLATE "C" NOT NULL,
             label text COLLATE "C" NOT NULL, live integer NOT NULL, pending integer NOT NULL, data text NOT NULL,
             PRIMARY KEY (key, kind))""",
-        "CREATE INDEX views_by_task ON workstead.views (task, kind)",
-        "CREATE UNIQUE INDEX views_live ON workstead.views (kind, label) WHERE live = 1",
-        "CREATE INDEX views_pending ON workstead.views (pending) WHERE pending = 1",
+        "CREATE INDEX views_by_task ON carrel.views (task, kind)",
+        "CREATE UNIQUE INDEX views_live ON carrel.views (kind, label) WHERE live = 1",
+        "CREATE INDEX views_pending ON carrel.views (pending) WHERE pending = 1",
     ),
-    ("CREATE INDEX views_by_kind ON workstead.views (kind, label)",),
+    ("CREATE INDEX views_by_kind ON carrel.views (kind, label)",),
 )
 LOCK = 0x43415252454C  # the ASCII codes of the first name of the project: one writer at a time in this database
-CHANNEL = "workstead_events"
+CHANNEL = "carrel_events"
 
 
 class Postgres:
@@ -70,8 +71,8 @@ class Postgres:
         if self._version() == len(migrations):
             return
         with self.transaction(durable=True):
-            self.execute("CREATE SCHEMA IF NOT EXISTS workstead")
-            self.execute("CREATE TABLE IF NOT EXISTS workstead.schema (version integer NOT NULL)")
+            self.execute("CREATE SCHEMA IF NOT EXISTS carrel")
+            self.execute("CREATE TABLE IF NOT EXISTS carrel.schema (version integer NOT NULL)")
             version = self._version()
             if version > len(migrations):
                 raise StoreUnavailable(
@@ -81,13 +82,13 @@ class Postgres:
             for step in migrations[version:]:
                 for statement in step:
                     self.execute(statement)
-            self.execute("DELETE FROM workstead.schema")
-            self.execute("INSERT INTO workstead.schema VALUES (?)", (len(migrations),))
+            self.execute("DELETE FROM carrel.schema")
+            self.execute("INSERT INTO carrel.schema VALUES (?)", (len(migrations),))
 
     def _version(self) -> int:
-        if not self.execute("SELECT 1 FROM pg_tables WHERE schemaname = 'workstead' AND tablename = 'schema'"):
+        if not self.execute("SELECT 1 FROM pg_tables WHERE schemaname = 'carrel' AND tablename = 'schema'"):
             return 0
-        rows = self.execute("SELECT version FROM workstead.schema")
+        rows = self.execute("SELECT version FROM carrel.schema")
         return int(rows[0][0]) if rows else 0
 
     def _connection(self, role: str = "main") -> psycopg.Connection[Row]:
@@ -95,7 +96,7 @@ class Postgres:
         if found is None or pid != os.getpid() or found.closed:  # a connection must not cross a fork
             with _errors():
                 found = psycopg.connect(self._url, autocommit=True, connect_timeout=10)
-                found.execute("SET search_path TO workstead, pg_catalog")
+                found.execute("SET search_path TO carrel, pg_catalog")
             setattr(self._local, role, (os.getpid(), found))
             self._open.append((os.getpid(), found))
         return found

@@ -20,6 +20,7 @@ from workstead.errors import (
     PermissionDenied,
     ToolMissing,
 )
+from workstead.installation import install_command
 from workstead.local import Local
 from workstead.settings import Settings
 
@@ -142,4 +143,4 @@ def test_without_the_package_it_is_said_what_is_missing(
     ):
         with pytest.raises(ToolMissing) as caught:
             act()
-        assert "workstead[s3]" in caught.value.hint
+        assert caught.value.hint == install_command("s3")

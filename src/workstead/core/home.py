@@ -8,6 +8,7 @@ HOME/                      0700
   locks                    one byte range for each thing that is being worked on
   reserve*                 space and inodes for the log, so that a full disk can be freed, see system/files/reserve.py
   clock                    empty; its mtime is the time of the newest id
+  logs/NAME.log            tracebacks of background processes, see system/process/crash_log.py; a run's is in runs/RUN
   templates/NAME/
   cache/                   prepared checkouts
   workspaces/              or storage.workspaces_path

@@ -104,10 +104,16 @@ def start_call(home: Home, call_id: str) -> None:
     """Let a process of its own do the call; it outlives us."""
     import threading
 
-    from workstead.system.process import background, spawn
+    from workstead.system.process import background, crash_log, spawn
 
     pid = spawn.start_detached(
-        background.python_argv("from workstead.calls import main; main()", home.path, call_id),
+        background.logged_argv(
+            "from workstead.calls import main; main()",
+            crash_log.log_path(home.path, "call"),
+            f"operation {call_id},",
+            home.path,
+            call_id,
+        ),
         {**home.settings.as_environment(), "PATH": "/usr/local/bin:/usr/bin:/bin"},
     )
     threading.Thread(target=lambda: os.waitpid(pid, 0), name=f"reap-{pid}", daemon=True).start()

@@ -18,7 +18,8 @@ from workstead.model.event import Caller, RunStarting
 from workstead.model.run import Run
 from workstead.model.text import word
 from workstead.system.files.parts import make_parts
-from workstead.system.process import supervisor_client
+from workstead.system.process import crash_log, supervisor_client
+from workstead.verbs.run import _crash_log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,9 +61,9 @@ def start(home: Home, workspace: Workspace, spec: RunSpec, runner: Runner | None
             _write_spec(directory, spec)
             pid = _start_runner(home, run_id, runner)
             if not supervisor_client.wait_ready(directory, pid, wait_seconds=START_SECONDS):
-                raise SandboxUnavailable(
-                    f"the runner of {run_id} did not come up", hint="aw doctor checks this machine"
-                )
+                log, _ = _crash_log(home.path, run_id)
+                message = crash_log.explain(f"the supervisor of {run_id} did not come up", log)
+                raise SandboxUnavailable(message, hint="aw doctor checks this machine")
         except (OSError, WorksteadError) as error:
             if get(home, run_id).is_active:
                 record_end(home, run_id, "failed", exit_code=125, reason=f"the runner could not be started: {error}")
@@ -206,12 +207,17 @@ class Runner:
     def _wait(self, told: int) -> None:
         from workstead.core.home import Home
 
-        _load_sandbox()
-        home = Home.open(self._path, self._settings, Caller())
-        with open(told, "rb") as pipe:
-            order = pipe.read()
+        order = b""
+        try:
+            _load_sandbox()
+            home = Home.open(self._path, self._settings, Caller())
+        finally:  # what failed is told in the log of the run that it failed for
+            with open(told, "rb") as pipe:
+                order = pipe.read()
+            if order:
+                run_id, caller = json.loads(order)
+                crash_log.install(*_crash_log(self._path, run_id))
         if order:  # else there was no run after all
-            run_id, caller = json.loads(order)
             # The runner is ours, whoever it works for.
             supervise(home.acting_as(Caller(**caller).replace(agent_of=None)), run_id)
 
@@ -234,7 +240,9 @@ def _start_runner(home: Home, run_id: str, runner: Runner | None) -> int:
     from workstead.system.process import background, spawn
 
     pid = spawn.start_detached(
-        background.python_argv("from workstead.runner import main; main()", home.path, run_id),
+        background.logged_argv(
+            "from workstead.runner import main; main()", *_crash_log(home.path, run_id), home.path, run_id
+        ),
         {**home.settings.as_environment(), **_caller_environment(home), "PATH": "/usr/local/bin:/usr/bin:/bin"},
     )
     _reap_later(pid)

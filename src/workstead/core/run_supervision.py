@@ -17,6 +17,8 @@ from workstead.model.event import NetworkDenied, QuotaExceeded, QuotaWarned, Run
 from workstead.model.run import Run
 from workstead.model.tally import Tally
 from workstead.system.overlay.stack import has_space, space_of
+from workstead.system.process import crash_log
+from workstead.verbs.run import _crash_log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,6 +90,7 @@ def supervise(home: Home, run_id: str) -> None:
             raise refused
 
         supervisor.supervise(refuse, order, Enforcement(sandbox=spec.sandbox), hooks)
+    crash_log.discard_empty(_crash_log(home.path, run_id)[0])
 
 
 def _enter(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, order: Any, hooks: Any) -> None:

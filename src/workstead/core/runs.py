@@ -11,7 +11,8 @@ from workstead.errors import RunNotFound, TimedOut, WorkspaceBusy
 from workstead.model.event import RunCancelled, RunCompleted, RunFailed, RunTimedOut
 from workstead.model.run import Run
 from workstead.model.value import Value
-from workstead.system.process import supervisor_client
+from workstead.system.process import crash_log, supervisor_client
+from workstead.verbs.run import _crash_log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -162,7 +163,9 @@ def settle(home: Home, run_id: str) -> str | None:
             supervisor_client.forget(f"aw-{run_id}")
             with suppress(OSError):
                 os.unlink(f"{directory}/spec")  # may hold secrets, and nobody will read it any more
-            record_end(home, run_id, "failed", exit_code=125, reason="its supervisor died, and the command with it")
-            return "ended as failed: its supervisor died"
+            log, _ = _crash_log(home.path, run_id)
+            reason = crash_log.explain("its supervisor died, and the command with it", log)
+            record_end(home, run_id, "failed", exit_code=125, reason=reason)
+            return f"ended as failed: {reason}"
     except WorkspaceBusy:  # it is being started this instant
         return None

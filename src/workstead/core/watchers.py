@@ -7,8 +7,11 @@ from contextlib import suppress
 from workstead.core import lookup
 from workstead.errors import WorkspaceBusy, WorksteadError
 from workstead.model.event import WatchStopped
+from workstead.model.moment import seconds
 from workstead.model.text import word
 from workstead.model.watch import Watching
+from workstead.system.process.crash_log import explain, log_path
+from workstead.verbs.watch import _title
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +28,9 @@ def settle(home: Home, uid: str) -> str | None:
             found = find_watch(home, uid)
             if found is None or found.home != home.id:
                 return None
-            record_watch_end(home, lookup.by_uid(home, uid), "its process died")
+            log, since = log_path(home.path, "watcher"), seconds(found.since)
+            reason = explain("its process died", log, title=_title(found.workspace_id), since=since)
+            record_watch_end(home, lookup.by_uid(home, uid), reason)
             return f"written down as ended; aw watch --start {word(found.workspace_id)} starts another"
     except WorkspaceBusy:
         return None

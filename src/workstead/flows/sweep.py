@@ -286,8 +286,14 @@ def sweep_in_background(home: Home) -> None:
         age = HOUR
     if age >= HOUR:
         from workstead.system.process.background import start_aw
+        from workstead.system.process.crash_log import log_path
 
-        start_aw(["sweep", "--quiet", "--home", home.path], home.settings.as_environment())
+        start_aw(
+            ["sweep", "--quiet", "--home", home.path],
+            home.settings.as_environment(),
+            log=log_path(home.path, "sweep"),
+            title="sweep in the background,",
+        )
     if age == 0.0 or age >= HOUR:
         with suppress(OSError), open(stamp, "w"):  # on a full disk: a destroy that is done must not fail for this
             os.utime(stamp)

@@ -7,6 +7,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from re import Match
 
+TRACEBACK_IN = " (traceback in "  # stands before the path of a crash log, at the end of a message
+
+
+def without_log_path(message: str) -> str:
+    """Return the message for a reader who must not learn a path of this machine."""
+    return message.partition(TRACEBACK_IN)[0]
+
 
 def printable(text: str) -> str:
     """The text with everything escaped that could act on a terminal or hide in a log."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from workstead.model.event import Event
 from workstead.model.run import Run
+from workstead.model.text import without_log_path
 from workstead.model.token import Bearer
 from workstead.model.workspace import Workspace
 
@@ -32,7 +33,9 @@ def shown_workspace(bearer: Bearer, workspace: Workspace, mount: str = "") -> Wo
 
 def shown_run(bearer: Bearer, run: Run) -> Run:
     """The run as the bearer may see it."""
-    return run if bearer.workspace_id is None else run.replace(enforcement={}, home="")
+    if bearer.workspace_id is None:
+        return run
+    return run.replace(enforcement={}, home="", reason=without_log_path(run.reason))
 
 
 def shown_event(bearer: Bearer, event: Event) -> Event | None:
@@ -42,4 +45,6 @@ def shown_event(bearer: Bearer, event: Event) -> Event | None:
     if event.event_data.get("workspace_id") != bearer.workspace_id:
         return None
     data: dict[str, Any] = {key: value for key, value in event.event_data.items() if key not in _OF_THE_HOST}
+    if isinstance(data.get("reason"), str):
+        data["reason"] = without_log_path(data["reason"])
     return event.replace(event_data=data)

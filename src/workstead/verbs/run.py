@@ -72,3 +72,8 @@ def record_clone_failure(home: Home, workspace_id: str, spec: RunSpec, error: Wo
         )
         home.record(workspace.task_id, starting_event(home, workspace, run_id, spec, digest), failed)
     return get(home, run_id)
+
+
+def _crash_log(home_path: str, run_id: str) -> tuple[str, str]:
+    """The file in which the supervisor of a run leaves its traceback, and the title of its entry."""
+    return f"{home_path}/runs/{run_id}/supervisor.log", f"supervisor of {run_id},"

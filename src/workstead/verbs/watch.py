@@ -19,6 +19,7 @@ from workstead.errors import Conflict, DiskFull, FilesystemError, TimedOut, Unav
 from workstead.model.event import Caller, FileChanged, WatchStarted, WatchStopping, WatchWeakened
 from workstead.model.text import word
 from workstead.model.watch import Watching
+from workstead.system.process.crash_log import explain, log_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,15 +44,17 @@ def start_watching(home: Home, workspace_id: str) -> Watching:
         raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {word(workspace.id)}")
     settle(home, workspace.uid)
     found = find_watch(home, workspace.uid)
+    log, title, since = log_path(home.path, "watcher"), _title(workspace.id), time.time()
     if found is None:
         from workstead.system.process.background import start_aw
 
         words = ["watch", "--record", workspace.id, "--home", home.path, "--actor", home.caller.actor_id]
-        start_aw(words, home.settings.as_environment())
+        start_aw(words, home.settings.as_environment(), log=log, title=title)
     end = time.monotonic() + START_SECONDS
     while found is None:
         if time.monotonic() >= end and not _is_at_work(home, workspace.uid):
-            raise Unavailable(f"the watcher of {workspace.id} did not come up", hint="aw watch ID shows what is wrong")
+            message = explain(f"the watcher of {workspace.id} did not come up", log, title=title, since=since)
+            raise Unavailable(message, hint="aw watch ID shows what is wrong")
         time.sleep(0.01)
         found = find_watch(home, workspace.uid)
     return found
@@ -79,6 +82,10 @@ def watching(home: Home) -> list[Watching]:
     """The watchers at work in this home, oldest first."""
     records = home.log.find_all("watch", live_only=True)
     return [Watching(**record) for record in records if record["home"] == home.id]
+
+
+def _title(workspace_id: str) -> str:
+    return f"watcher of {workspace_id},"
 
 
 def _is_at_work(home: Home, uid: str) -> bool:

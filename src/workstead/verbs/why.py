@@ -6,7 +6,7 @@ from workstead.core import lookup
 from workstead.core.runs import get
 from workstead.model.explanation import Denial, Explanation
 from workstead.model.policy import AGENT, decide
-from workstead.model.text import word
+from workstead.model.text import without_log_path, word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def why(home: Home, run_id: str) -> Explanation:
         workspace_id=run.workspace_id,
         state=run.state,
         exit_code=run.exit_code,
-        reason=run.reason,
+        reason=without_log_path(run.reason) if home.caller.agent_of else run.reason,
         command=run.command,
         sandbox=str(run.enforcement.get("sandbox", run.sandbox)),
         network=run.network,

@@ -23,14 +23,16 @@ import select
 import signal
 import socket
 import struct
+import sys
 import time
+import traceback
 
 from workstead.model.enforcement import Limits
 from workstead.model.value import Value
 from workstead.sandboxes.vm import qemu, wire
 from workstead.sandboxes.vm.pokes import Pokes
 from workstead.system.kernel import cgroups
-from workstead.system.process import spawn
+from workstead.system.process import crash_log, spawn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ _OVERHEAD_MB = {True: 512, False: 256}  # QEMU's own memory beside the guest's
 _PENDING = 4 << 20  # bytes for the guest, above which nobody may send more
 _CLIENT_PENDING = 24 << 20  # of one run: more than all its windows
 _TAIL = 4096
+_TRACE = 16384  # of a traceback: less than a pipe holds
 _CLIENT_KINDS = frozenset(
     (wire.INPUT, wire.INPUT_ENDS, wire.SIGNAL, wire.RESIZE, wire.KILL, wire.GRANT, wire.DATA, wire.SHUT, wire.CLOSE)
 )
@@ -99,6 +102,8 @@ def _listen(directory: str, owner: int | None) -> socket.socket:
 
 
 def _keep(order: Order, listener: socket.socket, lock: int) -> None:
+    log = f"{order.directory}/keeper.log"
+    crash_log.install(log, "daemon of a virtual machine,")
     spawn.hide_memory()
     spawn.adopt_orphans()
     os.ftruncate(lock, 0)
@@ -107,7 +112,8 @@ def _keep(order: Order, listener: socket.socket, lock: int) -> None:
     try:
         _Keeper(order, listener, use, lock).run()
     except Exception as error:  # whoever waits at the door has to hear of it
-        _refuse(listener, use, f"its keeper failed: {error!r}")
+        traceback.print_exc()
+        _refuse(listener, use, f"its daemon failed: {error!r} (traceback in {log})")
     finally:
         for name in ("door", "machine"):
             with contextlib.suppress(OSError):
@@ -213,6 +219,9 @@ class _Keeper:
         while chunk := os.read(told, 65536):
             words += chunk
         os.close(told)
+        words, _, trace = words.partition(b"\0")
+        if trace:
+            print(trace.decode(errors="replace"), file=sys.stderr)
         came_up, _, reason = words.decode(errors="replace").rpartition("up\n")
         return bool(came_up) or words.startswith(b"up\n"), reason[-1000:]
 
@@ -247,7 +256,8 @@ class _Keeper:
             status = 0
         except BaseException as error:
             with contextlib.suppress(OSError):
-                os.write(tell, f"the relay failed: {error!r}".encode())
+                # The keeper writes it to the log: we have given up the right to.
+                os.write(tell, f"the relay failed: {error!r}\0{traceback.format_exc()[-_TRACE:]}".encode())
         finally:
             os._exit(status)
 

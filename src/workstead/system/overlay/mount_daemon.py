@@ -16,6 +16,7 @@ import os
 import socket
 import struct
 import sys
+import time
 
 if __name__ == "__main__":  # started with -I -S, which know nothing of where we are installed
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
@@ -24,6 +25,7 @@ from workstead.errors import Unavailable, WorksteadError
 from workstead.system.overlay import mounter
 from workstead.system.overlay.mounter import ROOTLESS, Mounter
 from workstead.system.overlay.stack import work_of
+from workstead.system.process import crash_log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,12 +93,14 @@ class Holder(Mounter):
 
     def process(self) -> int:
         """The holder's process id; starts one if need be."""
+        asked = time.time()
         found = self.find_process()
         if found is None:
             _start(self.private)
             found = self.find_process()
         if found is None:
-            raise Unavailable("the process that holds rootless mounts ended at once", hint="aw doctor")
+            message = crash_log.explain("the mount daemon ended at once", log_of(self.private), since=asked)
+            raise Unavailable(message, hint="aw doctor checks this machine")
         return found
 
     def _connect(self) -> socket.socket | None:
@@ -117,11 +121,12 @@ class Holder(Mounter):
             if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
                 return None
             if error.errno == errno.EAGAIN:
-                raise _no_answer() from None
+                raise _no_answer(self.private) from None
             raise
         return connection
 
     def _ask(self, *words: str) -> str:
+        asked = time.time()
         for _ in range(3):
             connection = self._connect()
             if connection is None:
@@ -134,18 +139,24 @@ class Holder(Mounter):
                 except ConnectionError:
                     continue  # it was about to end
                 except BlockingIOError:
-                    raise _no_answer() from None
+                    raise _no_answer(self.private, asked) from None
             kind, _, rest = answer.partition("\0")
             if kind == "ok":
                 return rest
             if kind == "error":
                 number, _, text = rest.partition("\0")
                 raise OSError(int(number), text)
-        raise _no_answer()
+        raise _no_answer(self.private, asked)
 
 
-def _no_answer() -> Unavailable:
-    return Unavailable("the process that holds rootless mounts does not answer", hint="try again; aw doctor")
+def log_of(private: str) -> str:
+    """Where a mount daemon that fails writes its traceback."""
+    return f"{private}/mount-daemon.log"
+
+
+def _no_answer(private: str, asked: float = float("inf")) -> Unavailable:
+    message = crash_log.explain("the mount daemon does not answer", log_of(private), since=asked)
+    return Unavailable(message, hint="try again; aw doctor checks this machine")
 
 
 def _start(private: str) -> None:
@@ -176,7 +187,7 @@ def _start(private: str) -> None:
             os.close(writer)
     number, _, text = said.partition(" ")
     if number != "0":
-        raise OSError(int(number or errno.EIO), text or "the process that holds rootless mounts did not start")
+        raise OSError(int(number or errno.EIO), text or "the mount daemon did not start")
 
 
 # -- the process itself ------------------------------------------------------------------------------------------------
@@ -300,6 +311,7 @@ def main(private: str, ready: int) -> None:
     """Be the holder of this home; say on `ready` how that went."""
     if os.fork():
         os._exit(0)
+    crash_log.install(log_of(private), "mount daemon,")
     try:
         server = _become_holder(private)
     except OSError as error:

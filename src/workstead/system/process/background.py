@@ -23,8 +23,16 @@ def python_argv(program: str, *arguments: str) -> list[str]:
     ]
 
 
-def start_aw(arguments: Sequence[str], settings: Mapping[str, str]) -> None:
+def logged_argv(program: str, log: str, title: str, *arguments: str) -> list[str]:
+    """The same, with its errors in the file `log` under this title, see `crash_log`."""
+    logged = "from workstead.system import crash_log; crash_log.install(sys.argv.pop(1), sys.argv.pop(1))"
+    return python_argv(f"{logged}; {program}", log, title, *arguments)
+
+
+def start_aw(arguments: Sequence[str], settings: Mapping[str, str], *, log: str, title: str) -> None:
     """Run one command in the background, in a session of its own, without our descriptors, with our settings.
+
+    Its errors go to the file `log` under this title.
 
     It starts from a small intermediate process, so that it is never our child and leaves no zombie behind.
     """
@@ -34,7 +42,7 @@ def start_aw(arguments: Sequence[str], settings: Mapping[str, str]) -> None:
     try:
         pid = os.posix_spawn(
             sys.executable,
-            python_argv(program, *arguments),
+            logged_argv(program, log, title, *arguments),
             environment,
             file_actions=[(os.POSIX_SPAWN_DUP2, nothing, descriptor) for descriptor in (0, 1, 2)],
         )

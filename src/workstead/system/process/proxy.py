@@ -18,7 +18,7 @@ import os
 from workstead.errors import Invalid, SandboxUnavailable
 from workstead.model.value import Value
 from workstead.system.kernel.libc import libc
-from workstead.system.process import spawn
+from workstead.system.process import crash_log, spawn
 from workstead.system.process.addresses import is_host_name, is_public, parse_port
 
 TYPE_CHECKING = False
@@ -136,12 +136,17 @@ def start(listener: socket.socket, rules: Sequence[Rule], uid: int | None, gid: 
         try:
             spawn.close_above(2, (listener.fileno(), write_end))
             _load()
+            crash_log.keep_open()
             if uid is not None:
                 spawn.step_down(uid, gid if gid is not None else uid)
             spawn.die_with(write_end)
             spawn.hide_memory()
             spawn.reset_signals()
             serve(listener, rules, lambda denial: _tell(write_end, denial))
+        except Exception:
+            import traceback
+
+            traceback.print_exc()
         finally:
             os._exit(1)
     os.close(write_end)

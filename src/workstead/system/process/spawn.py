@@ -315,7 +315,8 @@ def fork_detached(body: Callable[[], object], *, keep: Iterable[int] = ()) -> in
     """Run the function in a grandchild that outlives us, with its own session and no descriptor but these.
 
     For a small caller without threads, such as the command line: a millisecond, against fifteen for a new interpreter.
-    Gives the id of the process. The body's exceptions end it with status 1 and a trace on its stderr, /dev/null."""
+    Gives the id of the process. The body's exceptions end it with status 1 and a traceback on `sys.stderr`: a body
+    that lives on its own sends that to a file first, see `crash_log`."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     middle = os.fork()
     if middle == 0:

@@ -1,0 +1,201 @@
+"""Crash logs: a traceback of a background process is in a file that the error names."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from people import Person
+from waiting import wait_until
+from workstead.model.text import without_log_path
+from workstead.system.process import crash_log
+
+TRACEBACK = "Traceback (most recent call last)"
+
+
+def fail_in(person: Person, definition: str) -> None:
+    """Give this person a program with a bug: the function that begins with this line raises."""
+    found = [path for path in person.packages[0].rglob("*.py") if definition in path.read_text()]
+    assert len(found) == 1, f"{definition} is in {found}"
+    text = found[0].read_text()
+    head, _, tail = text.partition(definition)
+    signature, colon, body = tail.partition(":\n")
+    indent = re.match(r"\s*", definition)
+    assert indent
+    broken = f'{indent[0]}    raise RuntimeError("this program has a bug")\n'
+    found[0].write_text(f"{head}{definition}{signature}{colon}{broken}{body}")
+
+
+def follow_hint(error: str) -> Path:
+    """The file that an error names."""
+    found = re.search(r"traceback in (/[^)]+)\)", error)
+    assert found, error
+    return Path(found[1])
+
+
+def check_log(person: Person, path: Path) -> str:
+    """A log has a traceback and is its owner's alone; its text."""
+    status = path.stat()
+    assert stat.S_IMODE(status.st_mode) == 0o600
+    assert status.st_uid == person.uid
+    text = path.read_text()
+    assert TRACEBACK in text
+    return text
+
+
+def test_a_supervisor_that_crashes_before_it_is_ready(person: Person) -> None:
+    person.aw_ok("create", "demo")
+    fail_in(person, "def supervise(home: Home, run_id: str)")
+    done = person.aw("run", "demo", "--", "true")
+    assert done.returncode != 0
+    assert "RuntimeError: this program has a bug" in done.stderr
+    text = check_log(person, follow_hint(done.stderr))
+    assert "in supervise" in text
+    assert "supervisor of run-" in text
+
+
+def test_a_supervisor_of_a_library_that_crashes_before_it_is_ready(person: Person) -> None:
+    """A library starts it as a program of its own instead of a fork."""
+    person.aw_ok("create", "demo")
+    fail_in(person, "def supervise(home: Home, run_id: str)")
+    said = person.python(
+        "import workstead; from workstead.errors import WorksteadError\n"
+        "with workstead.open() as workspaces:\n"
+        "    try: workspaces.run('demo', ['true'])\n"
+        "    except WorksteadError as error: print(error)\n"
+    )
+    assert "RuntimeError: this program has a bug" in said
+    check_log(person, follow_hint(said))
+
+
+def test_a_supervisor_that_crashes_when_its_command_has_ended(person: Person) -> None:
+    """The log refuses the end of the run, so the supervisor cannot record it."""
+    person.aw_ok("create", "demo")
+    database = sqlite3.connect(person.home / "log.db")
+    database.execute(
+        "CREATE TRIGGER refuse BEFORE INSERT ON events WHEN NEW.event_type = 'run_completed' "
+        "BEGIN SELECT RAISE(FAIL, 'no room for this event'); END"
+    )
+    database.commit()
+    person.own(person.home / "log.db")
+    person.aw("run", "demo", "--detach", "--", "true")
+    log = wait_until(lambda: next(iter(person.home.glob("runs/*/supervisor.log")), None))
+    wait_until(lambda: TRACEBACK in log.read_text())
+    database.execute("DROP TRIGGER refuse")
+    database.commit()
+    database.close()
+    run = wait_until(lambda: next((run for run in person.aw_json("runs") if run["state"] == "failed"), None))
+    person.aw_ok("repair")
+    assert "its supervisor died" in run["reason"]
+    assert follow_hint(run["reason"]) == log
+    assert "no room for this event" in check_log(person, log)
+    assert follow_hint(person.aw_ok("why", run["run_id"])) == log
+    seen = person.python(
+        "import workstead\n"
+        "with workstead.open() as workspaces:\n"
+        f"    print(workspaces.acting_as('agent', agent_of='demo/main').why('{run['run_id']}').reason)\n"
+    )
+    assert "its supervisor died" in seen
+    assert str(person.home) not in seen, "an agent learns no path of the machine"
+
+
+def test_a_supervisor_that_ends_well_leaves_no_log(person: Person) -> None:
+    person.aw_ok("create", "demo")
+    person.aw_ok("run", "demo", "--", "true")
+    person.aw_ok("run", "demo", "--network", "example.org", "--", "true")  # with a proxy, which opens its log
+    [*runs] = (person.home / "runs").iterdir()
+    assert len(runs) == 2
+    wait_until(lambda: not list(person.home.glob("runs/*/*.log")))
+    assert not (person.home / "logs").exists()
+
+
+def test_a_watcher_that_crashes(person: Person) -> None:
+    person.aw_ok("create", "demo")
+    person.aw_ok("watch", "--start", "demo")
+    record = "def _write(home: Home, workspace: Workspace"
+    person.aw_ok("watch", "--stop", "demo")
+    fail_in(person, record)
+    person.aw("watch", "--start", "demo")
+    log = person.home / "logs" / "watcher.log"
+    wait_until(log.exists)
+    wait_until(lambda: "this program has a bug" in log.read_text())
+    assert "watcher of demo/main," in check_log(person, log)
+
+
+def test_a_sweep_in_the_background_that_crashes(person: Person) -> None:
+    person.aw_ok("create", "demo")
+    stamp = person.home / "swept"
+    stamp.touch()
+    person.own(stamp)
+    os.utime(stamp, (time.time() - 7200,) * 2)
+    fail_in(person, "def sweep(\n    home: Home")
+    person.aw_ok("destroy", "demo")
+    log = person.home / "logs" / "sweep.log"
+    wait_until(log.exists)
+    wait_until(lambda: "this program has a bug" in log.read_text())
+    check_log(person, log)
+
+
+@pytest.mark.parametrize("person", ["ordinary"], indirect=True)  # root mounts by itself
+def test_a_mount_daemon_that_crashes(person: Person) -> None:
+    fail_in(person, "    def do_mount(self, layers: str, work: str)")
+    folder = person.folder("project", {"file": "text"})
+    done = person.aw("create", "demo", "--source", str(folder), AW_STORAGE__MECHANISM="rootless-overlay")
+    assert done.returncode != 0
+    assert "RuntimeError: this program has a bug" in done.stderr
+    check_log(person, follow_hint(done.stderr))
+
+
+def run_logged(path: Path, body: str) -> None:
+    program = f"from workstead.system import crash_log\ncrash_log.install({str(path)!r}, 'test,')\n{body}"
+    source = Path(crash_log.__file__).parents[2]
+    subprocess.run([sys.executable, "-c", program], check=False, env={"PYTHONPATH": str(source)}, timeout=60)
+
+
+def test_one_process_writes_a_bounded_amount(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "noise.log"
+    run_logged(log, "import sys\nfor _ in range(100_000): print('x' * 100, file=sys.stderr)")
+    assert crash_log.PROCESS_BYTES < log.stat().st_size < crash_log.PROCESS_BYTES + 4096
+
+
+def test_a_file_is_rotated_once_and_stays_bounded(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "noise.log"
+    for _ in range(12):
+        run_logged(log, "import sys; sys.stderr.write('x' * 100_000)")
+    assert sorted(path.name for path in log.parent.iterdir()) == ["noise.log", "noise.log.1"]
+    for path in log.parent.iterdir():
+        assert path.stat().st_size < crash_log.FILE_BYTES + crash_log.PROCESS_BYTES + 4096
+
+
+def test_a_log_of_a_removed_home_is_not_made(tmp_path: Path) -> None:
+    run_logged(tmp_path / "gone" / "logs" / "noise.log", "raise RuntimeError('nobody reads this')")
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_link_in_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "noise.log").symlink_to(tmp_path / "elsewhere")
+    run_logged(tmp_path / "logs" / "noise.log", "raise RuntimeError('not here')")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_an_error_shows_the_last_line_without_secrets(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "call.log"
+    run_logged(log, "raise RuntimeError('clone https://me:hunter22@example.org failed')")
+    message = crash_log.explain("it died", str(log), title="test,")
+    assert message == (f"it died: RuntimeError: clone https://[removed]@example.org failed (traceback in {log})")
+    assert crash_log.explain("it died", str(log), title="another,") == "it died"
+    assert crash_log.explain("it died", str(log), since=time.time() + 60) == "it died"
+
+
+def test_the_bearer_of_a_token_for_one_workspace_is_not_shown_the_path() -> None:
+    reason = "its supervisor died: RuntimeError (traceback in /srv/home/runs/run-1/supervisor.log)"
+    assert without_log_path(reason) == "its supervisor died: RuntimeError"

@@ -972,6 +972,12 @@ class Local:
 
         return doctor(self._home)
 
+    def bug_report(self, environ: Mapping[str, str]) -> str:
+        """A text to attach to a bug report; no value of a variable of the environment that is a secret is in it."""
+        from workstead.verbs.report import bug_report
+
+        return bug_report(self._home, self.doctor(), environ)
+
     # -- templates --
 
     def add_template(self, name: str, *, folder: str | None = None, workspace: str | None = None) -> Template:

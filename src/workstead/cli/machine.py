@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from workstead.cli.context import Command, add_ids, ids_of, size, style, table, to_json
+from workstead.errors import InvalidUsage, from_os
 from workstead.model.text import printable
 
 TYPE_CHECKING = False
@@ -75,11 +77,16 @@ def _bar(used: int, limit: int | None, width: int = 20) -> str:
     return f"{'█' * full}{'░' * (width - full)} {percent}"
 
 
-def _no_arguments(_: argparse.ArgumentParser) -> None:
-    pass
+def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--report", metavar="FILE", help="write a bug report without secrets to a new file; - for stdout"
+    )
 
 
-def _doctor(door: Door, _: argparse.Namespace) -> None:
+def _doctor(door: Door, args: argparse.Namespace) -> None:
+    if args.report is not None:
+        _write_report(door, args.report)
+        return
     probes = door.workspaces.doctor()
     if door.is_json:
         door.print(probes)
@@ -90,6 +97,23 @@ def _doctor(door: Door, _: argparse.Namespace) -> None:
         print(f"    {'':<16} {style(probe.means, '2')}")
         if probe.remedy:
             print(f"    {'':<16} to mend: {probe.remedy}")
+
+
+def _write_report(door: Door, path: str) -> None:
+    text = door.workspaces.bug_report(os.environ)
+    if path == "-":
+        print(text, end="")
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except FileExistsError:
+        raise InvalidUsage(f"{path} exists", hint="name a new file, or - for stdout") from None
+    except OSError as error:
+        raise from_os(error, path) from error
+    door.print({"report": os.path.abspath(path)}, path)
+    door.hint("read it before you attach it to a bug report")
 
 
 def _config_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,6 +151,8 @@ def _config(door: Door, args: argparse.Namespace) -> None:
 
 COMMANDS = {
     "usage": Command(arguments=_usage_arguments, run=_usage, examples="  aw usage\n  aw usage fix-login/a1\n"),
-    "doctor": Command(arguments=_no_arguments, run=_doctor, examples="  aw doctor\n  aw doctor --format json\n"),
+    "doctor": Command(
+        arguments=_doctor_arguments, run=_doctor, examples="  aw doctor\n  aw doctor --report report.txt\n"
+    ),
     "config": Command(arguments=_config_arguments, run=_config, examples="  aw config show --origin\n"),
 }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 DOCS = Path(__file__).parent.parent / "docs"
 _spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
@@ -24,13 +26,54 @@ def test_reference_pages_are_current(name: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def _pages() -> list[Path]:
-    return [DOCS.parent / "README.md", DOCS.parent / "SECURITY.md", *DOCS.rglob("*.md")]
+    return [*DOCS.parent.glob("*.md"), DOCS.parent / "examples" / "README.md", *DOCS.rglob("*.md")]
 
 
 def test_every_link_in_the_docs_leads_somewhere() -> None:
     for page in _pages():
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_page_is_in_the_navigation_of_the_site_once() -> None:
+    site = yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text())
+    assert DOCS.parent / site["docs_dir"] == DOCS
+    listed = list(_leaves(site["nav"]))
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+def _leaves(node: object) -> Iterator[str]:
+    if isinstance(node, str):
+        yield node
+    for child in node if isinstance(node, list) else node.values() if isinstance(node, dict) else ():
+        yield from _leaves(child)
+
+
+def test_no_page_of_the_site_links_out_of_it() -> None:
+    """A relative link to a file outside of docs/ works in the repository and is broken on the site."""
+    for page in DOCS.rglob("*.md"):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).resolve().is_relative_to(DOCS), f"{page.name} links to {target}"
+
+
+def test_every_anchor_in_the_docs_leads_to_a_heading() -> None:
+    for page in _pages():
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+            text = (page.parent / target if target else page).read_text()
+            headings = re.findall(r"^#+ (.+)$", text, re.M)
+            assert anchor in map(_slug, headings), f"{page.name} links to {target}#{anchor}"
+
+
+def _slug(heading: str) -> str:
+    return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading.lower())).strip("-")
+
+
+def test_the_lock_of_the_site_has_hashes_and_names_no_registry() -> None:
+    text = (DOCS.parent / "requirements" / "docs.txt").read_text()
+    packages = re.findall(r"^[\w.-]+==\S+.*?(?=^[\w.-]+==|\Z)", text, re.M | re.S)
+    assert packages
+    assert all("--hash=sha256:" in package for package in packages)
+    assert "://" not in text
 
 
 def test_every_command_in_the_docs_exists() -> None:

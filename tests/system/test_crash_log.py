@@ -154,6 +154,60 @@ def test_a_mount_daemon_that_crashes(person: Person) -> None:
     check_log(person, follow_hint(done.stderr))
 
 
+def test_a_proxy_that_crashes_after_it_has_given_up_root(person: Person) -> None:
+    person.aw_ok("create", "demo")
+    fail_in(person, "def serve(listener: socket.socket, rules: Sequence[Rule]")
+    person.aw_ok("run", "demo", "--detach", "--network", "example.org", "--", "sleep", "600")
+    log = wait_until(lambda: next(iter(person.home.glob("runs/*/supervisor.log")), None))
+    wait_until(lambda: "this program has a bug" in log.read_text())
+    person.aw_ok("stop", log.parent.name)
+    check_log(person, log)
+
+
+def test_a_detached_operation_that_crashes(person: Person) -> None:
+    person.python("import workstead\nwith workstead.open() as workspaces: workspaces.start_call('no-such-operation')")
+    log = person.home / "logs" / "call.log"
+    wait_until(log.exists)
+    wait_until(lambda: "no-such-operation" in log.read_text().splitlines()[-1])
+    assert "operation no-such-operation," in check_log(person, log)
+
+
+KEEP_A_MACHINE_WITHOUT_A_GUEST = """
+import fcntl, json, os, socket
+from {keeper} import Order, start
+from {machine} import Machine
+from {wire} import take
+directory = os.environ["AW_HOME"]
+os.makedirs(directory, 0o700)
+used = os.open(directory + "/use", os.O_RDWR | os.O_CREAT, 0o600)
+fcntl.flock(used, fcntl.LOCK_SH)
+machine = Machine(workspace=directory, public_mount="/mnt/workspace", uid=os.getuid(), gid=os.getgid())
+start(Order(directory=directory, machine=machine, guest=None))
+door = socket.socket(socket.AF_UNIX)
+door.settimeout(60)
+door.connect(directory + "/door")
+said = bytearray()
+while chunk := door.recv(65536):
+    said += chunk
+print(json.loads(take(said, 65536)[3])["reason"])
+"""
+
+
+def test_a_daemon_of_a_virtual_machine_that_crashes(person: Person) -> None:
+    """Whoever waits for the machine is told the reason and the log."""
+    modules = {}
+    for name, definition in {
+        "keeper": "class Relay:",
+        "machine": "class Machine(Value):",
+        "wire": "def read_grant(",
+    }.items():
+        [path] = [path for path in person.packages[0].rglob("*.py") if f"\n{definition}" in path.read_text()]
+        modules[name] = ".".join(path.relative_to(person.packages[0]).with_suffix("").parts)
+    said = person.python(KEEP_A_MACHINE_WITHOUT_A_GUEST.format(**modules))
+    assert "AttributeError" in said
+    check_log(person, follow_hint(said))
+
+
 def run_logged(path: Path, body: str) -> None:
     program = f"from workstead.system import crash_log\ncrash_log.install({str(path)!r}, 'test,')\n{body}"
     source = Path(crash_log.__file__).parents[2]

@@ -156,7 +156,7 @@ def start(listener: socket.socket, rules: Sequence[Rule], uid: int | None, gid: 
 
 def _load() -> None:
     """Load what serving needs: the user that we become may not read root's own Python, as one of pyenv."""
-    for name in ("encodings.idna", "ipaddress", "json", "select", "signal", "ssl", "threading"):
+    for name in ("encodings.idna", "ipaddress", "json", "select", "signal", "ssl", "threading", "traceback"):
         __import__(name)
 
 

@@ -44,6 +44,7 @@ from workstead.store import Log, head, open_log
 from workstead.store.log import LabelTaken
 from workstead.system.files import readonly_database, reserve
 from workstead.system.files.durable import make_folders, sync_file, sync_names
+from workstead.system.files.pool import Pool
 from workstead.system.kernel import locks
 
 TYPE_CHECKING = False
@@ -62,7 +63,14 @@ class Home:
     """An open home. Handles like this one stay in the process; values travel."""
 
     def __init__(
-        self, path: str, settings: Settings, caller: Caller, log: Log, home_id: str, original: str = ""
+        self,
+        path: str,
+        settings: Settings,
+        caller: Caller,
+        log: Log,
+        home_id: str,
+        original: str = "",
+        indexes: Pool | None = None,
     ) -> None:
         self.path = path
         self.settings = settings
@@ -73,6 +81,7 @@ class Home:
         self.workspaces_path = settings.storage.workspaces_path or os.path.join(path, "workspaces")
         self.private = os.path.join(self.workspaces_path, ".carrel")
         self._original = original  # the place that the records are about, if it is another one
+        self.indexes = indexes or Pool()  # connections to the index of the snapshot store
 
     @classmethod
     def open(cls, path: str, settings: Settings, caller: Caller) -> Home:
@@ -94,14 +103,15 @@ class Home:
 
     def acting_as(self, caller: Caller) -> Home:
         """The same home, used on behalf of somebody else."""
-        return Home(self.path, self.settings, caller, self.log, self.id, self._original)
+        return Home(self.path, self.settings, caller, self.log, self.id, self._original, self.indexes)
 
     def with_settings(self, settings: Settings) -> Home:
         """The same home under other settings."""
-        return Home(self.path, settings, self.caller, self.log, self.id, self._original)
+        return Home(self.path, settings, self.caller, self.log, self.id, self._original, self.indexes)
 
     def close(self) -> None:
-        """Close the log."""
+        """Close the log and the index of the snapshot store."""
+        self.indexes.close()
         self.log.close()
 
     # -- paths ---------------------------------------------------------------------------------------------------------
@@ -190,11 +200,11 @@ class Home:
                     raise EventsLost.of(f"the event log {self.path}/log.db is empty, and {place} is not")
 
     @contextmanager
-    def hold(self, key: str, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
-        """Be the only one at work on this workspace, or raise WorkspaceBusy."""
+    def hold(self, key: str, *, wait_seconds: float = LOCK_SECONDS, shared: bool = False) -> Iterator[None]:
+        """Be the only one at work on this workspace, or one of those who share it; raise WorkspaceBusy if not."""
         self.check_place()
         try:
-            with locks.hold(f"{self.path}/locks", key, wait_seconds=wait_seconds):
+            with locks.hold(f"{self.path}/locks", key, wait_seconds=wait_seconds, shared=shared):
                 yield
         except locks.Held as held:
             raise WorkspaceBusy(

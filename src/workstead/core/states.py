@@ -35,7 +35,8 @@ def open_store(home: Home) -> Iterator[Store]:
     from workstead.snapshots.objects import Store
 
     limit = home.settings.snapshots.max_total_gb
-    with Store(f"{home.path}/snapshots", max_bytes=int(limit * GIB) if limit else None) as store:
+    max_bytes = int(limit * GIB) if limit else None
+    with Store(f"{home.path}/snapshots", max_bytes=max_bytes, pool=home.indexes) as store:
         yield store
 
 

@@ -89,6 +89,12 @@ def _drop(store: Store, marked: set[bytes]) -> Collected:
         with store.transaction() as index:
             dead = [(digest,) for (digest,) in index.execute("SELECT digest FROM objects") if digest not in marked]
             index.executemany("DELETE FROM objects WHERE digest = ?", dead)
+        # Before a pack is removed: an index of before a power cut would say that its objects are there, and the next
+        # snapshot would rely on them.
+        try:
+            store.sync_index()
+        except OSError as error:
+            raise from_os(error, "the snapshot store") from error
     return counted
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from errno import ENOSPC, EROFS
 from hashlib import sha256
 
@@ -26,6 +26,7 @@ from workstead.errors import FilesystemError, StoreDamaged, StoreFull, Workspace
 from workstead.snapshots import packs
 from workstead.system.files import reserve
 from workstead.system.files.durable import make_folders, sync_file
+from workstead.system.files.pool import identify
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
     from typing import Any, Protocol, Self
+
+    from workstead.system.files.pool import Pool
 
     Row = tuple[bytes, int, bytes, int, int]  # digest, offset, coding, raw and stored length
 
@@ -60,16 +63,22 @@ _SCHEMA = (
 )
 _ROLL = 512 << 20  # a pack is closed at this size, so that rewriting one stays bounded
 _OPEN_PACKS = 16
+_BUSY_SECONDS = 30.0  # a transaction takes milliseconds
 
 
 class Store:
-    """The objects of one home. Made on the first write; cheap to open; one thread at a time."""
+    """The objects of one home. Made on the first write; cheap to open; one thread at a time.
 
-    def __init__(self, path: str, *, max_bytes: int | None = None) -> None:
+    With a pool, the connection to the index comes from there and returns to it."""
+
+    def __init__(self, path: str, *, max_bytes: int | None = None, pool: Pool | None = None) -> None:
         self.path = path
         self.max_bytes = max_bytes
         self.packs_path = os.path.join(path, "packs")
+        self._index_path = os.path.join(path, "index.db")
+        self._pool = pool
         self._connection: Connection | None = None
+        self._identity: tuple[int, int] | None = None  # of the file that the connection has open
         self._is_read_only = False  # the connection, because the disk is full or read-only
         self._open: dict[int, int] = {}  # pack id -> descriptor
         self._holding = False
@@ -80,14 +89,20 @@ class Store:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is None and self._pool is not None and self._connection is not None and not self._is_read_only:
+            self._pool.give(self._connection, self._identity)
+            self._connection = None
         self.close()
 
     def close(self) -> None:
-        """Give back descriptors and the connection."""
+        """Close the descriptors and the connection."""
+        self._disconnect()
+        self.forget_packs()
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        self.forget_packs()
 
     def forget_packs(self) -> None:
         """Close the packs that are open for reading."""
@@ -184,9 +199,8 @@ class Store:
 
     def use_reserve(self) -> bool:
         """Return the room to the disk; False if there was none."""
-        if self._is_read_only and self._connection is not None:  # open the index for writing now
-            self._connection.close()
-            self._connection = None
+        if self._is_read_only:  # open the index for writing now
+            self._disconnect()
         return reserve.use(self.path)
 
     # -- the index -----------------------------------------------------------------------------------------------------
@@ -202,8 +216,13 @@ class Store:
         if self._connection is None:
             from _sqlite3 import DatabaseError
 
-            self._make()
             self._is_read_only = False
+            if self._pool is not None:
+                pooled = self._pool.take(self._index_path)
+                if pooled is not None:
+                    self._connection, self._identity = pooled
+                    return self._connection
+            self._make()
             try:
                 self._connection = self._connect()
             except DatabaseError as error:
@@ -220,9 +239,11 @@ class Store:
     def _connect(self) -> Connection:
         from _sqlite3 import connect
 
-        path = os.path.join(self.path, "index.db")
-        fresh = not os.path.exists(path)
-        connection: Connection = connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
+        found = identify(self._index_path)
+        fresh = found is None
+        connection: Connection = connect(
+            self._index_path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
         try:
             # NORMAL: a power cut may take the last rows, never the file; `refresh` finds their packs again.
             connection.execute("PRAGMA journal_mode=WAL")
@@ -244,6 +265,7 @@ class Store:
             self._connection = None
             connection.close()
             raise
+        self._identity = found if found == identify(self._index_path) else None  # unsure if it was replaced meanwhile
         return connection
 
     def _connect_to_look(self, refused: DatabaseError) -> Connection:
@@ -253,7 +275,7 @@ class Store:
         from workstead.system.files.readonly_database import connect
 
         try:
-            connection = connect(os.path.join(self.path, "index.db"))
+            connection = connect(self._index_path)
         except DatabaseError:
             raise _index_error(refused, self.path) from refused
         self._is_read_only = True
@@ -262,7 +284,7 @@ class Store:
     def _drop_index(self) -> None:
         for suffix in ("", "-wal", "-shm"):
             try:
-                os.unlink(os.path.join(self.path, "index.db" + suffix))
+                os.unlink(self._index_path + suffix)
             except FileNotFoundError:
                 continue
 
@@ -327,16 +349,28 @@ class Store:
 
         index = self.index()
         try:
-            index.execute("BEGIN IMMEDIATE")
-            try:
-                yield index
-                index.execute("COMMIT")
-            except BaseException:
-                if index.in_transaction:
-                    index.execute("ROLLBACK")
-                raise
+            with self._pool.turn_to_write(_BUSY_SECONDS) if self._pool is not None else nullcontext():
+                index.execute("BEGIN IMMEDIATE")
+                try:
+                    yield index
+                    index.execute("COMMIT")
+                except BaseException:
+                    if index.in_transaction:
+                        index.execute("ROLLBACK")
+                    raise
         except DatabaseError as error:
             raise _index_error(error, self.path) from error
+
+    def sync_index(self) -> None:
+        """Write the index to the disk, as far as it is committed."""
+        try:
+            fd = os.open(f"{self._index_path}-wal", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:  # the last connection that closed has synced it
+            return
+        try:
+            sync_file(fd)
+        finally:
+            os.close(fd)
 
     # -- objects -------------------------------------------------------------------------------------------------------
 

@@ -1,12 +1,14 @@
 """The log in one file of the home.
 
 WAL mode, one connection per thread. Writers queue at a lock file first: SQLite alone would let them sleep and poll,
-which is unfair and slow when many processes append; the kernel wakes the next one at once. A process that was stopped
-(SIGSTOP, a debugger) while it holds the lock would keep everybody waiting, so the wait has a timeout and names it.
+which is unfair and slow when many processes append; the kernel wakes the next one at once. The threads of one process
+queue among themselves, and the first of them stands at the lock file. A process that was stopped (SIGSTOP, a debugger)
+while it holds the lock would keep everybody waiting, so the wait has a timeout and names it.
 
 Group commit: SQLite commits without a sync, and whoever wants a durable append syncs the write-ahead log after the lock
-is free again. Many do so at once, and the disk writes once for all of them. A later sync of the file covers what was
-appended before, and a checkpoint syncs before it moves anything: the log never has an event and lacks one before it.
+is free again. Threads that do so at once share one sync; for processes that do so at once the disk writes once. A later
+sync of the file covers what was appended before, and a checkpoint syncs before it moves anything: the log never has an
+event and lacks one before it.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from workstead.errors import (
     WorksteadError,
     from_os,
 )
+from workstead.model.shared_call import SharedCall
 from workstead.store import head
 
 TYPE_CHECKING = False
@@ -79,6 +82,7 @@ class Sqlite:
         self.head_path = f"{path}.head"
         self._local = _local()
         self._open: list[_Connection] = []
+        self._threads = _Threads()
         try:
             self._migrate(migrations)
         except BaseException:
@@ -127,6 +131,11 @@ class Sqlite:
                 return _Connection(self._path, self._look)
             raise
 
+    def _of_this_process(self) -> _Threads:
+        if self._threads.pid != os.getpid():  # locks may be held by threads that a fork left behind
+            self._threads = _Threads()
+        return self._threads
+
     def _drop(self, connection: _Connection) -> None:
         self._local.connection = None
         with suppress(ValueError):
@@ -149,28 +158,30 @@ class Sqlite:
     def transaction(self, *, durable: bool) -> Iterator[None]:
         """Queue for the write lock, run the body in one transaction, sync at the end if it is to be durable."""
         connection = self._connection(to_write=True)
-        with _errors(self._path):
-            _take(connection.lock)
-        try:
+        threads = self._of_this_process()
+        with threads.enter(connection.lock):
             with _errors(self._path):
-                connection.execute("BEGIN IMMEDIATE")
-            connection.newest = None
+                _take(connection.lock)
             try:
-                yield
-            except BaseException:
-                connection.rollback()
-                raise
-            with _errors(self._path):
+                with _errors(self._path):
+                    connection.execute("BEGIN IMMEDIATE")
+                connection.newest = None
                 try:
-                    connection.execute("COMMIT")
-                except sqlite3.Error:
+                    yield
+                except BaseException:
                     connection.rollback()
                     raise
-        finally:
-            fcntl.flock(connection.lock, fcntl.LOCK_UN)
+                with _errors(self._path):
+                    try:
+                        connection.execute("COMMIT")
+                    except sqlite3.Error:
+                        connection.rollback()
+                        raise
+            finally:
+                fcntl.flock(connection.lock, fcntl.LOCK_UN)
         if durable:
             try:
-                connection.sync()
+                threads.sync.run(connection.sync)
             except OSError as error:
                 # Never DiskFull: the facts are committed, and who makes room and tries again would write them twice.
                 raise FilesystemError(
@@ -324,6 +335,32 @@ class _Connection:
                     os.close(descriptor)
 
 
+class _Threads:
+    """What the threads of one process share: one of them at a time stands at the write lock, and one syncs for many."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.sync = SharedCall()
+        self._turn = allocate_lock()
+
+    @contextmanager
+    def enter(self, lock: int) -> Iterator[None]:
+        """Be the one thread at the write lock, or raise StoreUnavailable after LOCK_SECONDS."""
+        if not self._turn.acquire(timeout=LOCK_SECONDS):
+            raise _locked(lock)
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+
+def _locked(lock: int) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"the event log is locked for {LOCK_SECONDS:.0f} seconds by {_holder_of(lock)}",
+        hint="let that process go on (kill -CONT PID) or end it, then try again",
+    )
+
+
 def _take(lock: int) -> None:
     """Take the write lock, or raise StoreUnavailable after LOCK_SECONDS with the name of the process that holds it."""
     try:
@@ -346,10 +383,7 @@ def _take(lock: int) -> None:
 
     start_new_thread(wait, ())
     if not turn.acquire(timeout=LOCK_SECONDS) and done.acquire(blocking=False):
-        raise StoreUnavailable(
-            f"the event log is locked for {LOCK_SECONDS:.0f} seconds by {_holder_of(lock)}",
-            hint="let that process go on (kill -CONT PID) or end it, then try again",
-        )
+        raise _locked(lock)
 
 
 def _holder_of(lock: int) -> str:

@@ -6,7 +6,7 @@ the bytes; a power cut still takes them, for up to half a minute. Two calls make
 - `sync_file` and `sync_names` for a change of a few files: the file, and each directory in which a name appeared,
   disappeared or moved. Others who write to the same disk meanwhile cost little.
 - `sync_trees` for a change of many files: one `syncfs` for each file system, however many files there are. It also
-  writes what others have written there and not synced.
+  writes what others have written there and not synced. Threads that ask at the same time share one.
 
 Every sync but the log's own (store/sqlite.py) is in this module; docs/design/durability.md says which verb needs which.
 """
@@ -15,6 +15,11 @@ from __future__ import annotations
 
 import os
 from errno import EINVAL, EIO
+from functools import partial
+
+from workstead.model.shared_call import SharedCall
+
+_shared: dict[tuple[int, int], SharedCall] = {}  # by process and device: the `syncfs` that its threads share
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -52,6 +57,11 @@ def sync_trees(*folders: int | str) -> None:
     from _ctypes import call_function, dlopen, dlsym
 
     syncfs = dlsym(dlopen(None, os.RTLD_NOW), "syncfs")  # type: ignore[arg-type] # None is this process
+
+    def sync(fd: int, folder: int | str) -> None:
+        if call_function(syncfs, (fd,)):
+            raise OSError(EIO, "the disk could not write everything", folder)
+
     done = set()
     for folder in folders:
         try:
@@ -60,8 +70,8 @@ def sync_trees(*folders: int | str) -> None:
             continue
         try:
             device = os.fstat(fd).st_dev
-            if device not in done and call_function(syncfs, (fd,)):
-                raise OSError(EIO, "the disk could not write everything", folder)
+            if device not in done:
+                _shared.setdefault((os.getpid(), device), SharedCall()).run(partial(sync, fd, folder))
             done.add(device)
         finally:
             os.close(fd)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from stat import S_ISDIR, S_ISREG
 
 from workstead.core import lookup
@@ -182,8 +182,11 @@ def _belongs_to(workspace: Workspace) -> str:
 def find_count(home: Home, workspace: Workspace) -> Count | None:
     """What was counted, if it still holds."""
     try:
-        with open(_path(home, workspace.uid), "rb") as file:
-            count = Count(**json.loads(file.read()))
+        descriptor = os.open(_path(home, workspace.uid), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            count = Count(**json.loads(os.read(descriptor, 8 * RECORD_BYTES)))
+        finally:
+            os.close(descriptor)
     except (FileNotFoundError, ValueError, TypeError):  # a torn one is none
         return None
     return count if count.of == _belongs_to(workspace) else None
@@ -226,7 +229,9 @@ def measured_count(home: Home, workspace: Workspace, before: Count | None = None
     )
     if before is None:
         return count
-    uses = {name: (used, allowed) for name, used, allowed in _uses(home, workspace, count, 0, 0)}
+    uses = {
+        name: (used, allowed) for name, used, allowed in _uses(home, workspace, allowance(home, workspace), count, 0, 0)
+    }
     return count.replace(
         warned=[name for name in before.warned if name in uses and uses[name][0] >= uses[name][1] * WARN_SHARE],
         exceeded=[name for name in before.exceeded if name in uses and uses[name][0] >= uses[name][1] * WARN_SHARE],
@@ -234,10 +239,9 @@ def measured_count(home: Home, workspace: Workspace, before: Count | None = None
 
 
 def _uses(
-    home: Home, workspace: Workspace, count: Count, more_bytes: int, more_files: int
+    home: Home, workspace: Workspace, allowed: Allowance, count: Count, more_bytes: int, more_files: int
 ) -> Iterator[tuple[str, int, int]]:
     """(limit, used, allowed) for each limit that there is, with what is to come."""
-    allowed = allowance(home, workspace)
     if allowed.bytes is not None:
         yield "size", count.bytes + more_bytes, allowed.bytes
     if allowed.files is not None:
@@ -312,8 +316,15 @@ class Room:
 
     def _check_size(self, size: int) -> None:
         self._check_file(size)
-        if not self._is_open:
-            self._admit(max(0, _blocks(size) - self._own_bytes()), 0, reserve=False)
+        if self._is_open:
+            return
+        growth = max(0, _blocks(size) - self._own_bytes())
+        if not self._allowed.is_shared:
+            # Without the lock: a refusal is decided with it, and so is what is written, before it takes its name.
+            count = find_count(self._home, self._workspace)
+            if count is not None and self._over(count, growth, 0) is None:
+                return
+        self._admit(growth, 0, reserve=False)
 
     def _most(self, limit: int) -> int:
         if self._allowed.file_bytes is not None and not self._is_elsewhere:
@@ -376,15 +387,24 @@ class Room:
         key = "" if self._allowed.is_shared else f" {self._workspace.uid}"
         return self._home.hold(f"quota{key}")
 
+    def _changing(self, *, shared: bool) -> AbstractContextManager[None]:
+        """Between its admission and the change of a name: shared by changes, and excluded by a measurement."""
+        return self._home.hold(f"quota {self._workspace.uid} changing", shared=shared)
+
+    def _measured(self, before: Count | None) -> Count:
+        # Where workspaces have a limit together, whoever changes something keeps the lock of the count: we have it now.
+        with nullcontext() if self._allowed.is_shared else self._changing(shared=False):
+            return measured_count(self._home, self._workspace, before)
+
     def _count(self) -> Count:
         found = find_count(self._home, self._workspace)
         if found is None:
-            found = measured_count(self._home, self._workspace)
+            found = self._measured(None)
             write_count(self._home, self._workspace, found)
         return found
 
     def _measure(self, count: Count) -> Count:
-        found = measured_count(self._home, self._workspace, count)
+        found = self._measured(count)
         size, files = self._staged  # is in what was measured, and in what is to come
         found = found.replace(bytes=max(0, found.bytes - size), files=max(0, found.files - files))
         write_count(self._home, self._workspace, found)
@@ -407,17 +427,23 @@ class Room:
                 )
                 write_count(self._home, self._workspace, count)
                 # A name that changes while somebody measures may be seen nowhere: nobody does until it has changed.
-                self._held = hold.pop_all()
+                if self._allowed.is_shared:
+                    self._held = hold.pop_all()
+                else:
+                    self._held.enter_context(self._changing(shared=True))
+
+    def _uses(self, count: Count, more_bytes: int, more_files: int) -> Iterator[tuple[str, int, int]]:
+        return _uses(self._home, self._workspace, self._allowed, count, more_bytes, more_files)
 
     def _over(self, count: Count, more_bytes: int, more_files: int) -> tuple[str, int, int] | None:
         """The first limit that this would go over. What does not grow is no trouble, also where there is too much."""
-        for name, used, allowed in _uses(self._home, self._workspace, count, more_bytes, more_files):
+        for name, used, allowed in self._uses(count, more_bytes, more_files):
             if used > allowed and (more_files if name == "files" else more_bytes) > 0:
                 return name, used, allowed
         return None
 
     def _warn(self, count: Count, more_bytes: int, more_files: int) -> Count:
-        for name, used, allowed in _uses(self._home, self._workspace, count, more_bytes, more_files):
+        for name, used, allowed in self._uses(count, more_bytes, more_files):
             if used < allowed * WARN_SHARE or name in count.warned:
                 continue
             if not count.is_measured:

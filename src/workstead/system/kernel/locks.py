@@ -25,11 +25,11 @@ class Held(Exception):
 
 
 @contextmanager
-def hold(path: str, key: str, *, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Hold the lock of a key, or raise Held after waiting that long for it."""
+def hold(path: str, key: str, *, wait_seconds: float = 0.0, shared: bool = False) -> Iterator[None]:
+    """Hold the lock of a key, alone or with others who share it, or raise Held after waiting that long for it."""
     # Two keys that meet in 62 bits would wait for each other, which harms nobody.
     offset = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") >> 2
-    request = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
+    request = struct.pack("hhqqi", fcntl.F_RDLCK if shared else fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _wait_for(lambda: fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request), key, wait_seconds)
@@ -51,7 +51,7 @@ def hold_folder(path: str, *, wait_seconds: float = 0.0) -> Iterator[None]:
 
 def _wait_for(take: Callable[[], object], key: str, wait_seconds: float) -> None:
     end = time.monotonic() + wait_seconds
-    pause = 0.0005
+    pause = 0.0001
     while True:
         try:
             take()
@@ -62,4 +62,4 @@ def _wait_for(take: Callable[[], object], key: str, wait_seconds: float) -> None
         if time.monotonic() >= end:
             raise Held(key)
         time.sleep(pause)
-        pause = min(pause * 2, 0.02)
+        pause = min(pause * 1.5, 0.02)

@@ -93,6 +93,8 @@ def _groups(home: Home, mine: Workspace | None) -> dict[str, list[Workspace]]:
     """The standing workspaces of each origin that has several; only of the one that a workspace is of."""
     groups: dict[str, list[Workspace]] = {}
     wanted = _origin(mine) if mine else None
+    if mine and not wanted:  # nobody shares an origin with it: all others need not be read
+        return {}
     for workspace in lookup.list_all(home):
         origin = _origin(workspace)
         is_standing = workspace.state == "ready" and workspace.home == home.id and workspace.base

@@ -242,9 +242,10 @@ def journal_path(home: Home, operation_id: str) -> str:
     return f"{jobs_path(home)}/{operation_id}.journal"
 
 
-def write_job(home: Home, operation_id: str, job: Job) -> None:
+def write_job(home: Home, operation_id: str, job: Job, *, sync_name: bool = True) -> None:
     make_folders(jobs_path(home))
-    replace_file(f"{jobs_path(home)}/{operation_id}.json", json.dumps(job.as_dict()).encode())
+    data = json.dumps(job.as_dict()).encode()
+    replace_file(f"{jobs_path(home)}/{operation_id}.json", data, sync_name=sync_name)
 
 
 def drop_job(home: Home, operation_id: str) -> None:

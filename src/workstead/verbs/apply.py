@@ -456,7 +456,8 @@ def _carry_out(
     home.record(workspace.task_id, intent)
     announced = lookup.by_uid(home, workspace.uid)
     try:
-        write_job(home, operation_id, job)
+        # Into a folder: the first state of the journal, in the same directory, syncs the name of the job with its own.
+        write_job(home, operation_id, job, sync_name=job.move is not None or not job.plan.steps)
         job, commit, kept = _do(home, store, job, operation_id)
     except BaseException as error:
         with suppress(WorksteadError):  # what cannot be settled now is settled when the home is opened next

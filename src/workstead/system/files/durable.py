@@ -77,8 +77,10 @@ def sync_trees(*folders: int | str) -> None:
             os.close(fd)
 
 
-def replace_file(path: str, data: bytes) -> None:
-    """Give a file of ours new content, all or nothing, on the disk with its name; whoever calls is alone at it."""
+def replace_file(path: str, data: bytes, *, sync_name: bool = True) -> None:
+    """Give a file of ours new content, all or nothing, on the disk with its name; whoever calls is alone at it.
+
+    Without `sync_name` the caller syncs the directory before it relies on the name."""
     fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         view = memoryview(data)
@@ -88,7 +90,8 @@ def replace_file(path: str, data: bytes) -> None:
     finally:
         os.close(fd)
     os.rename(f"{path}.new", path)
-    sync_names(os.path.dirname(path))
+    if sync_name:
+        sync_names(os.path.dirname(path))
 
 
 def make_folders(path: str, mode: int = 0o700) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import itertools
 import os
 import sqlite3
@@ -23,13 +24,18 @@ libc = ctypes.CDLL(None)
 
 def rows(scratch: str) -> Iterator[Row]:
     os.makedirs(f"{scratch}/raw")
+    os.makedirs(f"{scratch}/origin")
+    for number in range(20):
+        _write(f"{scratch}/origin/{number}.txt", TEXT, sync=False)
     home = workstead.open(f"{scratch}/home")
     raw = Raw(f"{scratch}/raw")
-    desk = home.create(id="bench/a")
+    one = home.create(id="bench/a")
+    many = [home.create(id=f"bench/caller-{number}") for number in range(CALLERS)]
+    back = home.create(id="bench/back", source=f"overlay:{scratch}/origin")
     yield Row(
-        "durable write_file of 2 kB",
+        "durable write_file of 2 kB (by hand: the same 3 syncs)",
         {
-            "workstead": lambda: home.write_file(desk.id, "work/f", TEXT),
+            "workstead": lambda: home.write_file(one.id, "work/f", TEXT),
             "the same with syncs by hand": raw.write,
             "the same without syncs": lambda: raw.write(sync=False),
         },
@@ -37,16 +43,25 @@ def rows(scratch: str) -> Iterator[Row]:
         rounds=40,
     )
     yield Row(
-        f"durable write_file of 2 kB by {CALLERS} callers",
+        f"durable write_file of 2 kB by {CALLERS} callers in one workspace (by hand: 3 syncs each)",
         {
-            "workstead": lambda: _all(lambda number: home.write_file(desk.id, f"work/f{number}", TEXT)),
+            "workstead": lambda: _all(lambda number: home.write_file(one.id, f"work/f{number}", TEXT)),
             "the same with syncs by hand": lambda: _all(lambda number: raw.write(f"f{number}")),
         },
         aim="by hand <= 1.5x",
-        rounds=15,
+        rounds=20,
     )
     yield Row(
-        "durable create",
+        f"durable write_file of 2 kB by {CALLERS} callers in {CALLERS} workspaces (by hand: 3 syncs each)",
+        {
+            "workstead": lambda: _all(lambda number: home.write_file(many[number].id, "work/f", TEXT)),
+            "the same with syncs by hand": lambda: _all(lambda number: raw.write(f"f{number}")),
+        },
+        aim="by hand <= 1.5x",
+        rounds=20,
+    )
+    yield Row(
+        "durable create (by hand: the same 4 syncs)",
         {
             "workstead": lambda: home.create(id=f"bench/{next(COUNT)}"),
             "the same with syncs by hand": raw.create,
@@ -56,15 +71,46 @@ def rows(scratch: str) -> Iterator[Row]:
         rounds=40,
     )
     yield Row(
-        "durable snapshot of one changed file",
-        {"workstead": lambda: home.snapshot(desk.id), "a synced file and a row": raw.snapshot},
-        before={"workstead": lambda: home.write_file(desk.id, "work/f", os.urandom(2000))},
+        f"durable create by {CALLERS} callers (by hand: 4 syncs each)",
+        {
+            "workstead": lambda: _all(lambda _: home.create(id=f"bench/{next(COUNT)}")),
+            "the same with syncs by hand": lambda: _all(lambda _: raw.create()),
+        },
+        aim="by hand <= 1.5x",
+        rounds=20,
+    )
+    yield Row(
+        "durable snapshot of one changed file (by hand: the same 3 syncs)",
+        {"workstead": lambda: home.snapshot(one.id), "the same with syncs by hand": raw.snapshot},
+        before={"workstead": lambda: home.write_file(one.id, "work/f", os.urandom(2000))},
+        aim="by hand <= 1.5x",
         rounds=30,
+    )
+    yield Row(
+        f"durable snapshot of one changed file by {CALLERS} callers (by hand: 3 syncs each)",
+        {
+            "workstead": lambda: _all(lambda number: home.snapshot(many[number].id)),
+            "the same with syncs by hand": lambda: _all(lambda _: raw.snapshot()),
+        },
+        before={"workstead": lambda: [home.write_file(each.id, "work/f", os.urandom(2000)) for each in many]},
+        aim="by hand <= 1.5x",
+        rounds=20,
+    )
+    yield Row(
+        "durable apply of one changed file, with the snapshots that undo needs",
+        {
+            "workstead": lambda: home.apply(back.id),
+            f"by hand with the same {Raw.SYNCS_OF_APPLY} syncs": raw.apply,
+            "by hand without undo and recovery, 4 syncs": raw.apply_without_undo,
+        },
+        before={"workstead": lambda: home.write_file(back.id, "work/1.txt", os.urandom(1000).hex())},
+        aim="the same syncs by hand <= 1.5x",
+        rounds=20,
     )
     yield Row(
         "durable destroy and undo",
         {
-            "workstead": lambda: (home.destroy(desk.id, force=True), home.undo()),
+            "workstead": lambda: (home.destroy(one.id, force=True), home.undo()),
             "the same with syncs by hand": raw.destroy_and_undo,
         },
         rounds=20,
@@ -80,12 +126,11 @@ class Raw:
 
     def __init__(self, top: str) -> None:
         self._top = top
-        for name in ("work", "staging", "task", "trash", "packs"):
+        for name in ("work", "staging", "task", "trash", "packs", "origin", "journals"):
             os.mkdir(f"{top}/{name}")
-        self._log = sqlite3.connect(f"{top}/log.db", isolation_level=None, check_same_thread=False)
-        self._log.execute("PRAGMA journal_mode = WAL")
-        self._log.execute("PRAGMA synchronous = FULL")
-        self._log.execute("CREATE TABLE log (position INTEGER PRIMARY KEY, data)")
+        self._log = _database(f"{top}/log.db", "FULL")
+        self._index = _database(f"{top}/index.db", "NORMAL")
+        _write(f"{top}/origin/1.txt", TEXT, sync=True)
 
     def _insert(self) -> None:
         self._log.execute("INSERT INTO log (data) VALUES (?)", ("x" * 400,))
@@ -112,18 +157,54 @@ class Raw:
             _write(f"{root}/.aw/{name}", b"x" * 200, sync=sync and name == DOCUMENTS[-1])
         os.rename(root, f"{self._top}/task/{number}")
         if sync:
-            descriptor = os.open(self._top, os.O_RDONLY)
-            libc.syncfs(descriptor)
-            os.close(descriptor)
+            _sync_disk(self._top)
             self._insert()
 
     def snapshot(self) -> None:
-        folder = f"{self._top}/packs"
-        aside = f"{folder}/.{next(COUNT)}"
-        _write(aside, os.urandom(2200), sync=True)
-        os.rename(aside, f"{folder}/{next(COUNT)}")
-        _sync(folder)
+        """Look for what changed, read it, keep it with its digest, name it in an index that is not synced."""
+        for entry in os.scandir(f"{self._top}/work"):
+            entry.stat()
+        self._pack()
         self._insert()
+
+    def _pack(self) -> None:
+        data = os.urandom(2200)
+        _replace(f"{self._top}/packs", data)
+        self._index.execute("INSERT INTO log (data) VALUES (?)", (hashlib.sha256(data).digest(),))
+
+    SYNCS_OF_APPLY = 22
+
+    def apply(self) -> None:
+        """A snapshot before; the three trees and the record that undo needs; the plan and three states of a journal."""
+        self._pack()
+        self._insert()
+        for _ in range(3):
+            self._pack()
+        _replace(f"{self._top}/packs", b"x" * 300)
+        self._insert()
+        journals = f"{self._top}/journals"
+        _write(f"{journals}/{next(COUNT)}", b"x" * 1000, sync=True)
+        _replace(journals, b"x" * 300)
+        self._exchange(lambda: _replace(journals, b"x" * 300))
+        _replace(journals, b"x" * 300)
+        self._insert()
+
+    def apply_without_undo(self) -> None:
+        """Intent; the file aside, synced; renamed, synced; the fact. A crash in between leaves a mixture."""
+        self._insert()
+        self._exchange(lambda: None)
+        self._insert()
+
+    def _exchange(self, before_rename: Callable[[], None]) -> None:
+        folder = f"{self._top}/origin"
+        aside = f"{folder}/.{next(COUNT)}"
+        os.mkdir(aside)
+        _write(f"{aside}/0", TEXT, sync=False)
+        _sync_disk(folder)
+        before_rename()
+        os.rename(f"{aside}/0", f"{folder}/1.txt")
+        _sync_disk(folder)
+        os.rmdir(aside)
 
     def destroy_and_undo(self) -> None:
         here, there = f"{self._top}/task", f"{self._top}/trash"
@@ -148,3 +229,25 @@ def _sync(folder: str) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
+
+
+def _sync_disk(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    libc.syncfs(descriptor)
+    os.close(descriptor)
+
+
+def _replace(folder: str, data: bytes) -> None:
+    """A file under a fresh name: its content synced, then its name."""
+    aside = f"{folder}/.{next(COUNT)}"
+    _write(aside, data, sync=True)
+    os.rename(aside, f"{folder}/{next(COUNT)}")
+    _sync(folder)
+
+
+def _database(path: str, synchronous: str) -> sqlite3.Connection:
+    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute(f"PRAGMA synchronous = {synchronous}")
+    database.execute("CREATE TABLE log (position INTEGER PRIMARY KEY, data)")
+    return database

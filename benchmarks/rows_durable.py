@@ -82,7 +82,10 @@ def rows(scratch: str) -> Iterator[Row]:
     yield Row(
         "durable snapshot of one changed file (by hand: the same 3 syncs)",
         {"workstead": lambda: home.snapshot(one.id), "the same with syncs by hand": raw.snapshot},
-        before={"workstead": lambda: home.write_file(one.id, "work/f", os.urandom(2000))},
+        before={
+            "workstead": lambda: home.write_file(one.id, "work/f", os.urandom(2000)),
+            "the same with syncs by hand": raw.write,
+        },
         aim="by hand <= 1.5x",
         rounds=30,
     )
@@ -92,7 +95,10 @@ def rows(scratch: str) -> Iterator[Row]:
             "workstead": lambda: _all(lambda number: home.snapshot(many[number].id)),
             "the same with syncs by hand": lambda: _all(lambda _: raw.snapshot()),
         },
-        before={"workstead": lambda: [home.write_file(each.id, "work/f", os.urandom(2000)) for each in many]},
+        before={
+            "workstead": lambda: [home.write_file(each.id, "work/f", os.urandom(2000)) for each in many],
+            "the same with syncs by hand": lambda: [raw.write(f"f{number}") for number in range(CALLERS)],
+        },
         aim="by hand <= 1.5x",
         rounds=20,
     )
@@ -103,7 +109,11 @@ def rows(scratch: str) -> Iterator[Row]:
             f"by hand with the same {Raw.SYNCS_OF_APPLY} syncs": raw.apply,
             "by hand without undo and recovery, 4 syncs": raw.apply_without_undo,
         },
-        before={"workstead": lambda: home.write_file(back.id, "work/1.txt", os.urandom(1000).hex())},
+        before={
+            "workstead": lambda: home.write_file(back.id, "work/1.txt", os.urandom(1000).hex()),
+            f"by hand with the same {Raw.SYNCS_OF_APPLY} syncs": raw.write,
+            "by hand without undo and recovery, 4 syncs": raw.write,
+        },
         aim="the same syncs by hand <= 1.5x",
         rounds=20,
     )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from workstead.local import Local
     from workstead.remote import Remote
     from workstead.settings import Settings
+    from workstead.verbs.backup import BackupRestored, KnownBackup
 
 
 def connect(url: str | None = None, token: str | None = None) -> Remote:
@@ -83,3 +84,40 @@ def open(
         wait_seconds=wait_seconds,
     )
     return Local(Home.open(path, settings, caller), directory, runner)
+
+
+def restore_backup(
+    location: str, home: str | None = None, *, number: int | None = None, settings: Settings | None = None
+) -> BackupRestored:
+    """Restore a backup (a directory or `s3://` prefix, by default its newest) into a new or empty home."""
+    import os
+
+    from workstead.core.home import default_path
+    from workstead.model.event import Caller
+    from workstead.settings import load_settings
+    from workstead.verbs.backup import restore_backup as restore
+
+    if settings is None:
+        settings = load_settings(os.environ, os.getcwd())
+    path = os.path.abspath(home or default_path(os.environ))
+    return restore(_located(location), path, settings, Caller(actor_id="owner"), number=number)
+
+
+def verify_backup(location: str, *, number: int | None = None) -> KnownBackup:
+    """Read a whole backup, by default the newest, and compare every byte with its digest."""
+    from workstead.verbs.backup import verify_backup as verify
+
+    return verify(_located(location), number)
+
+
+def list_backups(location: str) -> list[KnownBackup]:
+    """The complete backups at a place, oldest first."""
+    from workstead.verbs.backup import backups
+
+    return backups(_located(location))
+
+
+def _located(place: str) -> str:
+    import os
+
+    return place if "://" in place else os.path.abspath(place)

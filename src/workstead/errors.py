@@ -155,6 +155,12 @@ class ArchiveNotFound(NotFound):
     code = "archive_not_found"
 
 
+class BackupNotFound(NotFound):
+    """There is no complete backup at this place."""
+
+    code = "backup_not_found"
+
+
 class TemplateNotFound(NotFound):
     """No template has this name."""
 
@@ -471,6 +477,18 @@ class InvalidArchive(Invalid):
     code = "invalid_archive"
 
 
+class BackupDamaged(Invalid):
+    """A file of a backup is missing, or its content is not what its digest says."""
+
+    code = "backup_damaged"
+
+    @classmethod
+    def of(cls, path: str, why: str) -> BackupDamaged:
+        """The error for one file of a backup."""
+        hint = "delete this file and run aw backup again, or restore an older backup: aw backup list DIR"
+        return cls(f"the backup is damaged: {path}: {why}", hint=hint, details={"path": path})
+
+
 class ArchiveDamaged(Invalid):
     """The archive is cut off, or its content is not what its digests say."""
 
@@ -591,6 +609,21 @@ class HomeCopied(Conflict):
     """This home is a copy of another one, or was moved: the paths in its records are not its own."""
 
     code = "home_copied"
+
+
+class FormatUnknown(Unavailable):
+    """A newer Workstead wrote this in a format that this one does not know."""
+
+    code = "format_unknown"
+    retryable = False
+
+    @classmethod
+    def of(cls, what: str, found: int | str, known: int) -> FormatUnknown:
+        """The error for something of which the format version `known` is the newest that can be read."""
+        return cls(
+            f"{what} has format version {found}, and this Workstead knows versions up to {known}",
+            hint="a newer Workstead wrote it: upgrade this one",
+        )
 
 
 class LogBroken(Unavailable):

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from workstead.model.watch import Watching
     from workstead.model.workspace import Workspace
     from workstead.settings import Settings
+    from workstead.verbs.backup import BackedUp
     from workstead.verbs.download import Download
     from workstead.verbs.run_io import Conversation
 
@@ -566,6 +567,11 @@ class Local:
 
         return archives(self._home)
 
+    def backup(self, to: str, *, progress: Callable[[int, int], None] | None = None) -> BackedUp:
+        from workstead.verbs.backup import backup
+
+        return backup(self._home, self._located(to) or to, progress=progress)
+
     def _located(self, place: str | None) -> str | None:
         """A path of the caller's, from the directory that it works in."""
         if place is not None and "\0" in place:
@@ -954,7 +960,14 @@ class Local:
 
     # -- health --
 
-    def repair(self, *, rebuild_views: bool = False, accept_log: bool = False) -> Sequence[Finding]:
+    def repair(
+        self, *, rebuild_views: bool = False, accept_log: bool = False, adopt: bool = False
+    ) -> Sequence[Finding]:
+        if adopt:
+            from workstead.verbs.adopt import adopt as adopt_home
+
+            self._home, adopted = adopt_home(self._home)
+            return [*adopted, *self.repair(rebuild_views=rebuild_views, accept_log=accept_log)]
         return repairing.repair(self._home, rebuild_views=rebuild_views, accept_log=accept_log)
 
     def usage(self, id: str | None = None) -> Usage:

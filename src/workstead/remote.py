@@ -773,7 +773,11 @@ class Remote:
                 return message
         raise NotFound(f"there is no message {message_id}", hint="messages lists them")
 
-    def repair(self, *, rebuild_views: bool = False, accept_log: bool = False) -> Sequence[Finding]:
+    def repair(
+        self, *, rebuild_views: bool = False, accept_log: bool = False, adopt: bool = False
+    ) -> Sequence[Finding]:
+        if adopt:
+            raise InvalidUsage("a home is adopted where it is", hint="aw repair --adopt on the machine of the server")
         found = self._post("/api/repair", {"rebuild_views": rebuild_views, "accept_log": accept_log})
         return build(list[Finding], found)  # type: ignore[no-any-return]
 

@@ -575,8 +575,13 @@ if TYPE_CHECKING:
             """One message by its id."""
 
         # -- health --
-        def repair(self, *, rebuild_views: bool = False, accept_log: bool = False) -> Sequence[Finding]:
-            """Mend what can be mended without a loss; `accept_log` takes a log that lost events as it is."""
+        def repair(
+            self, *, rebuild_views: bool = False, accept_log: bool = False, adopt: bool = False
+        ) -> Sequence[Finding]:
+            """Mend what can be mended without a loss; `accept_log` takes a log that lost events as it is.
+
+            `adopt` lets a home that was moved, copied or restored work at its present place from now on.
+            """
 
         def usage(self, id: str | None = None) -> Usage:
             """What takes space."""

@@ -55,6 +55,22 @@ def reading(location: str) -> Iterator[tuple[int, Iterator[bytes]]]:
     yield int(found.meta["size"]), _chunks(location, found)
 
 
+def listing(location: str) -> dict[str, int]:
+    """The names of the objects directly below a prefix, with their sizes."""
+    bucket, key = split(location)
+    store = _store(bucket)
+    import obstore
+
+    found = {}
+    with _said(location):
+        for batch in obstore.list(store, prefix=f"{key}/"):
+            for each in batch:
+                name = str(each["path"]).removeprefix(f"{key}/")
+                if "/" not in name:
+                    found[name] = int(each["size"])
+    return found
+
+
 def _chunks(location: str, found: Any) -> Iterator[bytes]:
     with _said(location):
         for chunk in found.stream(min_chunk_size=1 << 20):

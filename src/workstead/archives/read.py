@@ -31,7 +31,7 @@ from workstead.snapshots.packs import zstd_of_this_python
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any, Protocol
 
     from workstead.archives.trees import Caps
@@ -194,10 +194,7 @@ class Reader:
         """Everything; raises InvalidArchive, ArchiveDamaged, ArchiveTooLarge or what is wrong with a path."""
         head = _object(self._document(self._expect("archive.json")), "archive.json")
         if head.get("format") != FORMAT or head.get("version") not in (1, VERSION):
-            raise InvalidArchive(
-                f"this is {str(head.get('format'))[:40]!r} of version {str(head.get('version'))[:10]}",
-                hint=f"this Workstead reads versions 1 to {VERSION}",
-            )
+            raise _unknown_format(head)
         self._events(self._expect("events.jsonl"))
         pack = ""
         member = self._metadata(self._next())
@@ -526,3 +523,16 @@ class Nowhere:
     def end(self, path: str, entry: Entry) -> None: ...
     def object(self, data: bytes) -> None: ...
     def pack(self, data: bytes) -> None: ...
+
+
+def _unknown_format(head: Mapping[str, object]) -> InvalidArchive:
+    kind, version = head.get("format"), head.get("version")
+    if kind == FORMAT and isinstance(version, int) and version > VERSION:
+        return InvalidArchive(
+            f"this archive has format version {version}, and this Workstead knows versions up to {VERSION}",
+            hint="a newer Workstead wrote it: upgrade this one",
+        )
+    return InvalidArchive(
+        f"this is {str(kind)[:40]!r} of version {str(version)[:10]}",
+        hint=f"this Workstead reads versions 1 to {VERSION}",
+    )

@@ -115,6 +115,7 @@ GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
     (
         "this machine",
         {
+            "backup": ("workstead.cli.backup", "back up the whole home, verify a backup, or restore one"),
             "usage": ("workstead.cli.machine", "show what takes space"),
             "doctor": ("workstead.cli.machine", "show what this machine can do"),
             "config": ("workstead.cli.machine", "show the settings and where they come from"),

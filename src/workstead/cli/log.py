@@ -75,10 +75,13 @@ def _repair_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take a log that lost events as it is; a sweep may then delete what it does not know",
     )
+    parser.add_argument(
+        "--adopt", action="store_true", help="use a home that was moved, copied or restored at its present place"
+    )
 
 
 def _repair(door: Door, args: argparse.Namespace) -> None:
-    findings = door.workspaces.repair(rebuild_views=args.rebuild_views, accept_log=args.accept_log)
+    findings = door.workspaces.repair(rebuild_views=args.rebuild_views, accept_log=args.accept_log, adopt=args.adopt)
     door.print(findings, "\n".join(f"{printable(f.what)}: {printable(f.done)}" for f in findings) or None)
     if not findings:
         door.hint("nothing to mend")
@@ -96,6 +99,7 @@ COMMANDS = {
     "repair": Command(
         arguments=_repair_arguments,
         run=_repair,
-        examples="  aw repair\n  aw repair --rebuild-views\n  aw repair --accept-log\n",
+        examples="  aw repair\n  aw repair --rebuild-views\n  aw repair --accept-log\n"
+        "  aw repair --adopt --home /srv/restored\n",
     ),
 }

@@ -2,7 +2,9 @@
 
 HOME/                      0700
   id                       which home this is, for stores that several share
+  format                   the format version of this directory; a home without it has version 1
   place                    the path of this directory, which differs in a copy
+  adopting                 places whose paths are being rewritten to this one, see verbs/adopt.py
   log.db                   the event log (unless store.url names a server)
   log.db.head              its newest durable event, which shows when the log lost its end
   locks                    one byte range for each thing that is being worked on
@@ -30,6 +32,7 @@ from contextlib import contextmanager, suppress
 from workstead.errors import (
     DiskFull,
     EventsLost,
+    FormatUnknown,
     HomeCopied,
     InvalidPath,
     NotADirectory,
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letter that is taken for another
 LOCK_SECONDS = 10.0
+FORMAT = 1  # of the directory as a whole; the log, the snapshot store, archives and backups have versions of their own
 
 
 class Home:
@@ -80,6 +84,7 @@ class Home:
         self.caller = caller if caller.correlation_id else caller.replace(correlation_id=self.new_id())
         self.workspaces_path = settings.storage.workspaces_path or os.path.join(path, "workspaces")
         self.private = os.path.join(self.workspaces_path, ".carrel")
+        self._moves: list[tuple[str, str]] | None = None
         self._original = original  # the place that the records are about, if it is another one
         self.indexes = indexes or Pool()  # connections to the index of the snapshot store
 
@@ -95,6 +100,7 @@ class Home:
             raise NotADirectory(f"home {path} is not a directory", hint="choose another --home") from error
         except OSError as error:
             raise from_os(error, f"home {path}") from error
+        check_format(path)
         log = open_log(os.path.join(path, "log.db"), settings.store.url, look=readonly_database.connect)
         reserve.make(path)
         home = cls(path, settings, caller, log, home_id)
@@ -133,14 +139,31 @@ class Home:
         """Whether the paths in the records lead out of this home: it is a copy, or was moved."""
         return bool(self._original)
 
+    @property
+    def original(self) -> str:
+        """The place that the records are about, if it is another one; else ""."""
+        return self._original
+
+    def taken_over(self) -> Home:
+        """The same home after its records were rewritten to this place."""
+        return Home(self.path, self.settings, self.caller, self.log, self.id)
+
+    def moves(self) -> list[tuple[str, str]]:
+        """The first place of this home and the present one, for what keeps paths of the first; [] if it never moved."""
+        if self._moves is None:
+            first = self.log.get("home", self.id)
+            self._moves = (
+                [(first["first_workspaces"], self.workspaces_path), (first["first_path"], self.path)] if first else []
+            )
+        return self._moves
+
     def check_place(self) -> None:
         """Raise HomeCopied if the paths in the records lead out of this home: what is there is not ours to change."""
         if self._original:
             raise HomeCopied(
                 f"home {self.path} is a copy of {self._original}, or was moved from there: its workspaces are at "
                 f"{self._original}, so it can only be looked at",
-                hint=f"use --home {self._original}; to use this one, move it to that place, or if nothing is there "
-                f"make a link and use that: ln -s {self.path} {self._original}",
+                hint=f"use --home {self._original}; to use this one from now on: aw repair --adopt --home {self.path}",
             )
 
     def make_private(self) -> None:
@@ -270,10 +293,13 @@ def _find_original(home: Home) -> str:
     when no record has a path outside of it. Without a place (of an older version, or unreadable) the records tell.
     """
     path = home.path
-    recorded = _read_place(path)
+    recorded = read_place(path)
+    if os.path.lexists(f"{path}/adopting"):  # killed in the middle: its paths are of both places
+        others = [place for place, _ in read_adopting(path) if place != path]
+        return next(iter(others), "") or recorded or path
     if recorded == path or (recorded and _is_same(recorded, path)):
         return ""
-    if recorded and _has_id(recorded, home.id):
+    if recorded and has_id(recorded, home.id):
         return recorded
     below = f"{home.workspaces_path}/"
     for record in home.log.find_all("workspace"):
@@ -281,19 +307,47 @@ def _find_original(home: Home) -> str:
             if recorded:
                 return recorded
             other = record["path"].removesuffix(f"/{'/'.join(record['path'].rsplit('/', 3)[1:])}")
-            if not _is_same(other, path) and _has_id(other, home.id):
+            if not _is_same(other, path) and has_id(other, home.id):
                 return str(other)
     with suppress(OSError):  # a home that can only be read
-        descriptor = os.open(f"{path}/place", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(path)
+        _write_place(path)
     return ""
 
 
 _GONE = ("purged", "aborted")
 
 
-def _read_place(path: str) -> str:
+def _write_place(path: str) -> None:
+    descriptor = os.open(f"{path}/place", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(path)
+
+
+def check_format(path: str) -> None:
+    """Raise FormatUnknown if a newer Workstead changed the layout of this home."""
+    try:
+        with open(f"{path}/format", "rb") as file:
+            text = file.read(64)
+    except OSError:  # of an older version, whose format is the first
+        return
+    number = text.strip()
+    if number.isdigit() and int(number) > FORMAT:
+        raise FormatUnknown.of(f"home {path}", int(number), FORMAT)
+
+
+def read_adopting(path: str) -> list[tuple[str, str]]:
+    """The places, as (home, workspaces), whose paths an interrupted adoption was rewriting."""
+    import json
+
+    try:
+        with open(f"{path}/adopting", encoding="utf-8", errors="surrogateescape") as file:
+            return [(str(place), str(workspaces)) for place, workspaces in json.load(file)]
+    except (OSError, ValueError):
+        return []
+
+
+def read_place(path: str) -> str:
+    """The path that a home wrote down as its own, "" if there is none."""
     try:
         with open(f"{path}/place", encoding="utf-8") as file:
             return file.read()
@@ -308,7 +362,8 @@ def _is_same(one: str, other: str) -> bool:
         return False
 
 
-def _has_id(path: str, home_id: str) -> bool:
+def has_id(path: str, home_id: str) -> bool:
+    """Whether the home of this id is at a path."""
     try:
         return _read_id(path) == home_id
     except (OSError, ValueError):
@@ -320,6 +375,8 @@ def _make(path: str, *, has_log: bool) -> str:
     if has_log and not os.path.lexists(f"{path}/log.db"):
         # A new home's log is empty, which is no loss: a power cut may leave files of its first workspace and no event.
         head.write(f"{path}/log.db.head", 0, GENESIS, durable=True)
+    with open(os.open(f"{path}/format", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "w", encoding="ascii") as file:
+        file.write(f"{FORMAT}\n")
     # Two first users may meet here: the link can be made only once, and both read what stands.
     own = f"{path}/id.{os.getpid()}.{os.urandom(4).hex()}"
     descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

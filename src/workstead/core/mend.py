@@ -34,12 +34,14 @@ _CHANGES = ("file_written", "file_deleted", "file_moved", "directory_made", "run
 
 def mend_metadata(home: Home, workspace: Workspace) -> str:
     """Write the documents anew that are damaged; says what was done, "" if there is nothing to say."""
-    if metadata.digest_of(workspace.path, DOCUMENTS) == workspace.metadata_digest:
+    moved = [name for name in DOCUMENTS if _is_of_another_place(workspace, name)]
+    if not moved and metadata.digest_of(workspace.path, DOCUMENTS) == workspace.metadata_digest:
         return ""
     damaged = [name for name in DOCUMENTS if metadata.read_document(workspace.path, name) is None]
     wanted = _documents(home, workspace)
     if "run.json" not in damaged and not _names_run(workspace, wanted["run.json"]["run_id"]):
         damaged.append("run.json")
+    damaged += [name for name in moved if name not in damaged]
     if not damaged:
         return f"nothing: somebody changed it; see {workspace.path}/.aw"
     was_link = os.path.islink(f"{workspace.path}/{metadata.DIRECTORY}/run.json")
@@ -164,3 +166,12 @@ def _names_run(workspace: Workspace, run_id: str | None) -> bool:
 
     document = metadata.read_document(workspace.path, "run.json")
     return document is not None and json.loads(document).get("run_id") == run_id
+
+
+def _is_of_another_place(workspace: Workspace, name: str) -> bool:
+    """Whether a document says where the workspace was before its home was moved or copied."""
+    import json
+
+    document = metadata.read_document(workspace.path, name)
+    said = json.loads(document) if document and b"workspace_path" in document else {}
+    return isinstance(said, dict) and said.get("workspace_path", workspace.path) != workspace.path

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from workstead.core.mounting import attach, check_there, filled_in
 from workstead.errors import Conflict
 from workstead.model.digest import sha256
+from workstead.model.moving import move_path
 from workstead.model.snapshot import Overlay, Place, Stack, layer_root
 from workstead.model.text import word
 from workstead.system.files.durable import make_folders, sync_file, sync_names
@@ -105,7 +106,9 @@ def remember_stack(home: Home, **fields: Any) -> Stack:
     """The lower layers under a key that is theirs alone, written down so that old states find them again."""
     stack = Stack(key="", **fields)
     own = [stack.owner, stack.applied] if stack.owner else []
-    identity = json.dumps([list(stack.layers), stack.marks, stack.fixed_ns, *own])
+    # The key is a digest of the paths, and states refer to it: a moved home goes on with those of its first place.
+    layers = [move_path(layer, [(now, first) for first, now in home.moves()]) for layer in stack.layers]
+    identity = json.dumps([layers, stack.marks, stack.fixed_ns, *own])
     key = _key_of(identity)
     path = f"{stacks_path(home)}/{key}"
     if _read_stack(home, key) is None:
@@ -145,6 +148,7 @@ def find_stack(home: Home, key: str) -> Stack | None:
         return None
     layers, marks, fixed_ns, *own = json.loads(identity)
     owner, applied = own or ("", 0)
+    layers = [move_path(layer, home.moves()) for layer in layers]
     return Stack(key=key, layers=tuple(layers), marks=marks, fixed_ns=fixed_ns, owner=owner, applied=applied)
 
 

@@ -649,6 +649,16 @@ class CallCancelled(CallFact):
     """Somebody stopped it, and what it had begun was undone."""
 
 
+class HomeAdopted(Value):
+    """The home works at another place than before: it was moved, copied or restored. Its records have the new paths."""
+
+    home: str
+    from_path: str
+    to_path: str
+    from_workspaces: str
+    to_workspaces: str
+
+
 FACTS: tuple[type[Value], ...] = (
     WorkspacePlanned,
     WorkspaceCreating,
@@ -718,6 +728,7 @@ FACTS: tuple[type[Value], ...] = (
     CallCompleted,
     CallFailed,
     CallCancelled,
+    HomeAdopted,
 )
 
 

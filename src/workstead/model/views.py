@@ -7,6 +7,7 @@ The store runs `project` inside the transaction that appends the event, over its
 from __future__ import annotations
 
 from workstead.model import approval, call, operation, race, run, watch, workspace
+from workstead.model.moving import move_value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
             self, kind: str, key: str, record: dict[str, Any], *, task: str, label: str, live: bool, pending: bool
         ) -> None: ...
         def drop(self, kind: str, key: str) -> None: ...
+        def find_all(self, kind: str) -> list[dict[str, Any]]: ...
 
 
 def project(records: Records, event_type: str, data: dict[str, Any], stream: str, actor_id: str, at: str) -> None:
@@ -46,6 +48,8 @@ def project(records: Records, event_type: str, data: dict[str, Any], stream: str
         _watch(records, event_type, data, stream, at)
     if event_type == "paths_overlap":
         _overlap(records, data, stream)
+    if event_type == "home_adopted":
+        _adopt(records, data, stream)
 
 
 def _watch(records: Records, event_type: str, data: dict[str, Any], stream: str, at: str) -> None:
@@ -62,6 +66,18 @@ def _overlap(records: Records, data: dict[str, Any], stream: str) -> None:
     told = records.get("overlap", key)
     paths = sorted({*(told["paths"] if told else ()), *data["paths"]})
     records.put("overlap", key, {"paths": paths}, task=stream, label=key, live=False, pending=False)
+
+
+def _adopt(records: Records, data: dict[str, Any], stream: str) -> None:
+    moves = ((data["from_workspaces"], data["to_workspaces"]), (data["from_path"], data["to_path"]))
+    for record in records.find_all("workspace"):
+        if record["home"] == data["home"]:
+            moved = {key: move_value(record[key], moves) for key in workspace.PATHS if key in record}
+            _put_workspace(records, {**record, **moved})
+    key = data["home"]
+    if records.get("home", key) is None:  # what states refer to keeps the paths of the first place
+        first = {"first_path": data["from_path"], "first_workspaces": data["from_workspaces"]}
+        records.put("home", key, first, task=stream, label=key, live=False, pending=False)
 
 
 def _workspace(records: Records, event_type: str, data: dict[str, Any], stream: str, at: str) -> None:

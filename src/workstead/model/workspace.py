@@ -103,6 +103,8 @@ TABLE: dict[tuple[str, str], str] = {
 EVENTS = frozenset(event for _, event in TABLE)
 # The id is taken.
 LIVE = frozenset({"planned", "creating", "ready", "failed", "destroying", "restoring", "reverting", "applying"})
+# Fields that hold paths inside the home.
+PATHS = ("path", "trash_path", "filled", "before", "step")
 # Somebody is at it, or died at it.
 PENDING = frozenset({"creating", "destroying", "restoring", "purging", "reverting", "applying"})
 

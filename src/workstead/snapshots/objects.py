@@ -1,6 +1,7 @@
 """The object store: bytes by digest, for all workspaces of a home, outside every one of them.
 
     packs/       what is kept (see packs.py)
+    format       the version of this store; a store without it has version 1
     index.db     which pack holds which object: derived, and made again from the packs when it is lost or damaged
     reserve      a little room for sweeping a full disk
     lock, gate   shared by writers, exclusive for the short moments in which `collect` drops objects
@@ -18,14 +19,14 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from errno import ENOSPC, EROFS
 from hashlib import sha256
 
-from workstead.errors import FilesystemError, StoreDamaged, StoreFull, WorkspaceBusy, from_os
+from workstead.errors import FilesystemError, FormatUnknown, StoreDamaged, StoreFull, WorkspaceBusy, from_os
 from workstead.snapshots import packs
 from workstead.system.files import reserve
-from workstead.system.files.durable import make_folders, sync_file
+from workstead.system.files.durable import make_folders, replace_file, sync_file
 from workstead.system.files.pool import identify
 
 TYPE_CHECKING = False
@@ -211,6 +212,19 @@ class Store:
         except OSError as error:
             raise from_os(error, "the snapshot store") from error
 
+    def _check_format(self) -> None:
+        """Raise FormatUnknown if a newer Workstead changed this store; one without a version has the first."""
+        path = os.path.join(self.path, "format")
+        try:
+            with open(path, "rb") as file:
+                number = file.read(64).strip()
+        except FileNotFoundError:
+            with suppress(OSError):  # a store that can only be read
+                replace_file(path, b"%d\n" % packs.VERSION)
+            return
+        if number.isdigit() and int(number) > packs.VERSION:
+            raise FormatUnknown.of(f"the snapshot store {self.path}", int(number), packs.VERSION)
+
     def index(self) -> Connection:
         """The open index, made again from the packs if it is damaged."""
         if self._connection is None:
@@ -223,6 +237,7 @@ class Store:
                     self._connection, self._identity = pooled
                     return self._connection
             self._make()
+            self._check_format()
             try:
                 self._connection = self._connect()
             except DatabaseError as error:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-MAGIC = b"CARRELP1"
+VERSION = 1
+MAGIC = b"CARRELP%d" % VERSION
 RECORD = Struct("!32scQQ")
 END = bytes(32)
 RAW, ZSTD = b"r", b"z"

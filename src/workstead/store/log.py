@@ -362,6 +362,9 @@ class _MemoryRecords:
     def drop(self, kind: str, key: str) -> None:
         self.found.pop((kind, key), None)
 
+    def find_all(self, kind: str) -> list[dict[str, Any]]:
+        return [entry[0] for (found, _), entry in self.found.items() if found == kind]
+
     def rows(self) -> Iterator[Row]:
         for (kind, key), (record, task, label, live, pending) in self.found.items():
             yield kind, key, task, label, int(live), int(pending), _dumps(record)

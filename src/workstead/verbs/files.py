@@ -322,6 +322,7 @@ def _changing(home: Home, workspace_id: str, path: str, if_digest: str | None) -
 
     Between the look at a file and a change that depends on it, nobody else makes one that depends on the same look.
     """
+    home.check_place()  # before a file of the original is opened
     alone = nullcontext() if if_digest is None else home.hold(f"files of {lookup.normal_id(workspace_id)}")
     with (
         alone,

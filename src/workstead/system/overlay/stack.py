@@ -19,13 +19,15 @@ import os
 from errno import ENOSPC
 
 from workstead.errors import FilesystemError
+from workstead.model.moving import move_path
 from workstead.model.value import Value
-from workstead.system.files.durable import sync_file, sync_names
+from workstead.system.files.durable import replace_file, sync_file, sync_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from workstead.model.moving import Moves
     from workstead.model.source import Filled, Place
 
 _HEADER = b"carrel stack 1"
@@ -93,6 +95,21 @@ def write_stack(layers: str, stack: Stack, *, sync: bool = False) -> None:
     os.rename(temporary, f"{layers}/stack")
     if sync:
         sync_names(layers)
+
+
+def move_stacks(workstead: str, moves: Moves) -> None:
+    """Rewrite the paths in every stack file after the home was moved or copied; nothing else is moved or looked at."""
+    for layers in (*_entries(f"{workstead}/layers"), *_entries(f"{workstead}/staging")):
+        try:
+            with open(f"{layers}/stack", "rb") as file:
+                old = file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        header, *fields = old.split(b"\0")
+        if header == _HEADER:
+            new = b"\0".join([header, *(os.fsencode(move_path(os.fsdecode(field), moves)) for field in fields)])
+            if new != old:
+                replace_file(f"{layers}/stack", new)
 
 
 def forget_stack(layers: str) -> None:

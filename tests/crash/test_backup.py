@@ -7,6 +7,8 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
+
 import workstead
 from situations import check_after_crash, killed_at_effect
 from workstead.errors import BackupNotFound
@@ -75,10 +77,8 @@ def test_a_first_backup_that_was_killed_is_none_and_is_resumed(tmp_path: Path, s
         if packs.exists() and any(packs.iterdir()):
             break
         shutil.rmtree(place, ignore_errors=True)
-    try:
+    with pytest.raises(BackupNotFound):
         workstead.verify_backup(place)
-    except BackupNotFound:
-        pass
     with workstead.open(home, settings=settings) as workspaces:
         done = workspaces.backup(place)
     assert done.written_bytes < 15 << 20  # the first pack of 32 MiB was used

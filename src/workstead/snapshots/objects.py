@@ -83,6 +83,7 @@ class Store:
         self._is_read_only = False  # the connection, because the disk is full or read-only
         self._open: dict[int, int] = {}  # pack id -> descriptor
         self._holding = False
+        self._is_known = False  # whether the format of the store was looked at
 
     def __enter__(self) -> Self:
         return self
@@ -211,6 +212,9 @@ class Store:
             make_folders(self.packs_path)
         except OSError as error:
             raise from_os(error, "the snapshot store") from error
+        if not self._is_known:
+            self._check_format()
+            self._is_known = True
 
     def _check_format(self) -> None:
         """Raise FormatUnknown if a newer Workstead changed this store; one without a version has the first."""
@@ -237,7 +241,6 @@ class Store:
                     self._connection, self._identity = pooled
                     return self._connection
             self._make()
-            self._check_format()
             try:
                 self._connection = self._connect()
             except DatabaseError as error:

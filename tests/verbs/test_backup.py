@@ -36,8 +36,11 @@ def test_a_restored_home_works_beside_its_original(person: Person) -> None:
     fill(person)
     done = backup_of(person)
     assert (done["left_out"], done["torn"]) == ([], [])
+    trash = sorted(os.listdir(person.home / "workspaces/.carrel/trash"))
     check_works(person, restore(person))
-    check_works(person, person.home)
+    assert sorted(os.listdir(person.home / "workspaces/.carrel/trash")) == trash
+    assert person.aw_ok("cat", "t/plain", "work/x") == "second\n"
+    assert not person.aw_json("repair")
 
 
 def test_a_restored_home_works_at_the_place_of_the_original(person: Person) -> None:

@@ -248,17 +248,17 @@ class Layer:
             self._file(folder, name, entry)
         elif kind == "h":
             self._link(os.dup(folder), name, entry[7])
-        elif kind == "l":
-            os.symlink(entry[7], name, dir_fd=folder)
-            self._own(folder, name, entry)
+        else:
+            if kind == "l":
+                os.symlink(entry[7], name, dir_fd=folder)
+            elif kind == "w":
+                os.mknod(name, stat.S_IFCHR | entry[2], 0, dir_fd=folder)
+            else:
+                os.mkfifo(name, entry[2], dir_fd=folder)
+            if self._owns:
+                os.chown(name, entry[3], entry[4], dir_fd=folder, follow_symlinks=False)
             _set(f"/proc/self/fd/{folder}/{name}", entry[6], follow=False)
             os.utime(name, ns=(entry[5], entry[5]), dir_fd=folder, follow_symlinks=False)
-        elif kind == "w":
-            os.mknod(name, stat.S_IFCHR | entry[2], 0, dir_fd=folder)
-            self._own(folder, name, entry)
-        elif kind == "p":
-            os.mkfifo(name, entry[2], dir_fd=folder)
-            self._own(folder, name, entry)
 
     def _link(self, folder: int, name: str, first: str) -> None:
         parent, _, first_name = first.rpartition("/")
@@ -266,10 +266,6 @@ class Layer:
             os.link(first_name, name, src_dir_fd=self._folders.open(parent), dst_dir_fd=folder, follow_symlinks=False)
         finally:
             os.close(folder)
-
-    def _own(self, folder: int, name: str, entry: list[Any]) -> None:
-        if self._owns:
-            os.chown(name, entry[3], entry[4], dir_fd=folder, follow_symlinks=False)
 
     def _file(self, folder: int, name: str, entry: list[Any]) -> None:
         fd = os.open(name, _NEW, 0o600, dir_fd=folder)

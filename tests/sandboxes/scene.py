@@ -23,7 +23,6 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 
 from needs import need
-from results import find_result
 from workstead.errors import SandboxUnavailable
 from workstead.model.enforcement import Limits
 from workstead.sandboxes import Confinement, Machines, contract, driver
@@ -31,6 +30,7 @@ from workstead.sandboxes.vm import driver as vm
 from workstead.sandboxes.vm import machines
 from workstead.system.process import frames, proxy, spawn, supervisor, supervisor_client
 from workstead.system.process.supervisor import Hooks, Order, Result
+from workstead.system.process.supervisor_client import find_result
 
 ORDINARY = 12345
 # built once, for all tests and test runs of this checkout

@@ -11,12 +11,12 @@ import time
 import pytest
 from scene import Scene, find_processes, in_child, supervise
 
-from results import find_result
 from waiting import wait_until
 from workstead.model.enforcement import Limits
 from workstead.sandboxes import Confinement
 from workstead.system.kernel import cgroups
 from workstead.system.process import spawn, supervisor_client
+from workstead.system.process.supervisor_client import find_result
 
 SLEEP = f"sleep 300.{os.getpid()}"  # to be found again
 BUSY = f"echo up; (setsid {SLEEP} &); for i in 1 2 3; do {SLEEP} & done; wait"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from results import find_result
 from waiting import wait_until
 from workstead.errors import Conflict, SandboxUnavailable
 from workstead.model.enforcement import Enforcement, Limits
 from workstead.system.process import frames, spawn, supervisor, supervisor_client
 from workstead.system.process.spawn import Launch
 from workstead.system.process.supervisor import Hooks, Order, Result
+from workstead.system.process.supervisor_client import find_result
 
 PATH = {"PATH": "/usr/bin:/bin"}
 

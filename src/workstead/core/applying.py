@@ -67,7 +67,8 @@ def hold_target(home: Home, target: str, *, wait_seconds: float = 60.0) -> Itera
             with locks.hold_folder(folder, wait_seconds=wait_seconds):
                 yield
         except locks.Held as held:
-            raise WorkspaceBusy(f"changes are being applied to {held}", hint="try again when it is done") from None
+            who = f" by {held.holder}" if held.holder else ""
+            raise WorkspaceBusy(f"changes are being applied to {held}{who}", hint="try again when it is done") from None
 
 
 def git_of(home: Home) -> Any:

@@ -135,6 +135,11 @@ class Home:
         return f"{self.path}/templates/{name}"
 
     @property
+    def host(self) -> str:
+        """The name of this machine, for homes that share a log."""
+        return os.uname().nodename
+
+    @property
     def is_copy(self) -> bool:
         """Whether the paths in the records lead out of this home: it is a copy, or was moved."""
         return bool(self._original)
@@ -230,8 +235,12 @@ class Home:
             with locks.hold(f"{self.path}/locks", key, wait_seconds=wait_seconds, shared=shared):
                 yield
         except locks.Held as held:
+            who = f": {held.holder}" if held.holder else ""
             raise WorkspaceBusy(
-                f"another process is at work on {held}", hint="try again when it is done; aw list shows its state"
+                f"another process is at work on {held}{who}",
+                hint="let it go on (kill -CONT PID) or end it, then try again"
+                if "which is stopped" in who
+                else "try again when it is done; aw list shows its state",
             ) from None
 
     def new_id(self) -> str:

@@ -95,7 +95,9 @@ def check_here(home: Home, workspace: Workspace) -> Workspace:
     """Refuse to work on a workspace of another home that shares our store: its files are not here."""
     if workspace.home != home.id:
         raise Conflict(
-            f"workspace {workspace.id} belongs to another home", hint="use the machine and home that it was made on"
+            f"workspace {workspace.id} belongs to another home: {workspace.host or 'another machine'} has its files, "
+            f"at {workspace.path}",
+            hint="use the machine and home that it was made on",
         )
     return workspace
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from contextlib import suppress
 
 from workstead import sandboxes
 from workstead.core import lookup
 from workstead.core.mounting import filled_in
 from workstead.core.quota import exclusive, forget_count, layers_of, run_allowance
 from workstead.core.run_mounts import reach_of
-from workstead.core.runs import MIB, RunSpec, get, machines_of, record_end, run_directory, run_names
-from workstead.errors import Invalid, WorksteadError, from_os
+from workstead.core.runs import MIB, RunSpec, get, machines_of, run_directory, run_names
+from workstead.errors import Invalid, StoreUnavailable, WorksteadError, WrongStatus, from_os
 from workstead.model.enforcement import Enforcement, Limits
 from workstead.model.event import NetworkDenied, QuotaExceeded, QuotaWarned, RunStarted
 from workstead.model.run import Run
 from workstead.model.tally import Tally
+from workstead.model.value import Value
 from workstead.system.overlay.stack import has_space, space_of
 from workstead.system.process import crash_log
-from workstead.verbs.run import _crash_log
+from workstead.verbs.run import RETRY_SECONDS, _crash_log, _record_result, _until_the_store_is_back
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -235,7 +238,9 @@ def _mount(text: str, *, writable: bool) -> Any:
 
 
 class _Hooks:
-    """Writes what happens to a run into the log, in the runner."""
+    """Writes what happens to a run into the log, in the runner.
+
+    A log that is away (a database server that restarts) does not end the run: facts wait until it is back."""
 
     def __init__(self, home: Home, found: Run, allowed: Allowance, bound: str) -> None:
         self.home = home
@@ -243,11 +248,29 @@ class _Hooks:
         self.allowed = allowed
         self.bound = bound  # which limit on its size is the tightest
         self._denied, self._crossed = Tally(), Tally()
+        self._waiting: list[tuple[Value, bool]] = []  # facts that are not recorded yet, and whether durably
+        self._again_at = 0.0
 
     def on_started(self, pid: int, start_time: int, enforcement: Enforcement) -> None:
         del start_time
         fact = RunStarted(**run_names(self.run), pid=pid, enforcement=enforcement.as_dict())
-        self.home.record(self.run.task_id, fact)
+        self._record(fact, durable=True)
+
+    def _record(self, fact: Value, *, durable: bool) -> None:
+        self._waiting.append((fact, durable))
+        if time.monotonic() < self._again_at:
+            return
+        try:
+            self._record_waiting()
+        except StoreUnavailable:
+            self._again_at = time.monotonic() + RETRY_SECONDS
+
+    def _record_waiting(self) -> None:
+        while self._waiting:
+            fact, durable = self._waiting[0]
+            with suppress(WrongStatus):  # it was committed, and only the answer was lost
+                self.home.record(self.run.task_id, fact, durable=durable)
+            del self._waiting[0]
 
     def on_denied(self, denial: Mapping[str, str]) -> None:
         key = (denial.get("host", ""), denial.get("reason", ""))
@@ -258,7 +281,7 @@ class _Hooks:
     def _record_denied(self, key: tuple[str, ...], count: int) -> None:
         if count:
             fact = NetworkDenied(**run_names(self.run), host=key[0], reason=key[1], count=count)
-            self.home.record(self.run.task_id, fact, durable=False)
+            self._record(fact, durable=False)
 
     def on_quota(self, event: str, size: int, files: int) -> None:
         forget_count(self.home, self.run.uid)  # who writes through us meanwhile measures
@@ -273,25 +296,18 @@ class _Hooks:
         _, name, used, most = max(shares)
         names = {key: value for key, value in run_names(self.run).items() if key != "run_id"}
         fact = kind(**names, limit=name, used=used, allowed=most, run_id=self.run.run_id)
-        self.home.record(self.run.task_id, fact, durable=False)
+        self._record(fact, durable=False)
 
     def on_finished(self, result: Result) -> None:
         for key, count in self._denied.rest():
             self._record_denied(key, count)
         forget_count(self.home, self.run.uid)
-        after = self._keep_after()
-        record_end(
-            self.home,
-            self.run.run_id,
-            result.state,
-            exit_code=result.exit_code,
-            reason=result.reason,
-            error=result.error,
-            output_bytes=result.output_bytes,
-            dropped_bytes=result.dropped_bytes,
-            usage=result.usage,
-            snapshot_after=after,
-        )
+        _until_the_store_is_back(lambda: self._record_finish(result), run_directory(self.home, self.run.run_id))
+
+    def _record_finish(self, result: Result) -> None:
+        self._record_waiting()
+        if get(self.home, self.run.run_id).is_active:  # else it was recorded before, and only the answer was lost
+            _record_result(self.home, self.run.run_id, result, self._keep_after())
         from workstead.core.overlaps import notice
 
         notice(self.home, self.run.uid)
@@ -304,5 +320,7 @@ class _Hooks:
             with self.home.hold(self.run.workspace_id, wait_seconds=5):
                 workspace = lookup.by_uid(self.home, self.run.uid)
                 return snapshot_around_run(self.home, workspace, "after_run") if workspace.state == "ready" else None
+        except StoreUnavailable:
+            raise
         except WorksteadError:
             return None

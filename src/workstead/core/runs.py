@@ -12,7 +12,7 @@ from workstead.model.event import RunCancelled, RunCompleted, RunFailed, RunTime
 from workstead.model.run import Run
 from workstead.model.value import Value
 from workstead.system.process import crash_log, supervisor_client
-from workstead.verbs.run import _crash_log
+from workstead.verbs.run import _crash_log, _record_result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -150,7 +150,9 @@ def output(home: Home, run_id: str, *, follow: bool = False, offset: int = 0) ->
 
 
 def settle(home: Home, run_id: str) -> str | None:
-    """Give a run whose runner died its end; None if it lives, or has ended by itself."""
+    """Give a run whose runner died its end; None if it lives, or has ended by itself.
+
+    A runner that lived to see the end of the command has kept the result on the disk, which is then recorded."""
     try:
         with home.hold(run_id, wait_seconds=0):
             found = get(home, run_id)
@@ -163,6 +165,10 @@ def settle(home: Home, run_id: str) -> str | None:
             supervisor_client.forget(f"aw-{run_id}")
             with suppress(OSError):
                 os.unlink(f"{directory}/spec")  # may hold secrets, and nobody will read it any more
+            result = supervisor_client.find_result(directory)
+            if result is not None:
+                _record_result(home, run_id, result)
+                return f"its end was recorded: {result.state}, exit code {result.exit_code}"
             log, _ = _crash_log(home.path, run_id)
             reason = crash_log.explain("its supervisor died, and the command with it", log)
             record_end(home, run_id, "failed", exit_code=125, reason=reason)

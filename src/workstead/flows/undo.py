@@ -44,6 +44,7 @@ def undo(home: Home, operation_id: str | None = None) -> tuple[Operation, list[W
         return _undo_change(home, operation)
     workspaces = _left_of(home, operation)
     for workspace in workspaces:
+        lookup.check_here(home, workspace)
         if workspace.state not in ("purging", "purged") and workspace.operation_id != operation.operation_id:
             raise Conflict(
                 f"workspace {workspace.id} is {workspace.state}: something else was done to it since",
@@ -176,7 +177,8 @@ def _choose(home: Home, operation_id: str | None) -> Operation:
                     return candidate
                 continue
             # Another home that shares the log has files of its own.
-            if all(each.state == "destroyed" and each.home == home.id for each in _left_of(home, candidate)):
+            left = _left_of(home, candidate)
+            if left and all(each.state == "destroyed" and each.home == home.id for each in left):
                 return candidate
         raise OperationNotFound("there is nothing to undo", hint="aw ops lists what was done")
     record = home.log.get("operation", operation_id) if operation_id.isascii() else None
@@ -233,6 +235,7 @@ def _back_to_trash(home: Home, workspace: Workspace, path: str) -> None:
 
 
 def _check_restorable(home: Home, workspace: Workspace, workspace_id: str) -> None:
+    lookup.check_here(home, workspace)
     if workspace.state != "destroyed":
         gone = workspace.state in ("purging", "purged")
         raise Conflict(

@@ -44,6 +44,7 @@ class WorkspacePlanned(Fact):
     config: dict[str, object]
     home: str
     policy: dict[str, object] = {}  # what agents may do, from the settings and the configuration of that time
+    host: str = ""  # the name of the machine that has the files, for homes that share a log
 
 
 class WorkspaceCreating(Fact):
@@ -54,6 +55,7 @@ class WorkspaceCreating(Fact):
     config: dict[str, object]
     home: str
     policy: dict[str, object] = {}  # what agents may do, from the settings and the configuration of that time
+    host: str = ""  # the name of the machine that has the files, for homes that share a log
 
 
 class WorkspaceCreated(Fact):

@@ -51,6 +51,7 @@ class Workspace(Value):
     step: dict[str, object] = {}  # what a restore or apply under way is about
     pinned: bool = False  # no sweep takes it
     policy: dict[str, object] = {}  # what agents may do in it
+    host: str = ""  # the machine that it was made on
 
     @property
     def id(self) -> WorkspaceId:
@@ -217,4 +218,5 @@ def _fresh(data: Mapping[str, Any], stream: str, at: str) -> dict[str, Any]:
         "base": "",
         "last_root": "",
         "step": {},
+        **({"host": data["host"]} if data.get("host") else {}),  # events of older versions have none
     }

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from errno import ENOSPC, EROFS
 from hashlib import sha256
@@ -28,6 +27,7 @@ from workstead.snapshots import packs
 from workstead.system.files import reserve
 from workstead.system.files.durable import make_folders, replace_file, sync_file
 from workstead.system.files.pool import identify
+from workstead.system.kernel.locks import Held, take
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,16 +146,11 @@ class Store:
         self._make()
         fd = self._open_lock(name)
         try:
-            end, pause = time.monotonic() + wait_seconds, 0.001
-            while True:
-                try:
-                    fcntl.flock(fd, kind | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > end:
-                        raise WorkspaceBusy("the snapshot store is busy", hint="try again in a moment") from None
-                    time.sleep(pause)
-                    pause = min(pause * 2, 0.05)
+            try:
+                take(fd, self.path, kind=kind, wait_seconds=wait_seconds)
+            except Held as held:
+                who = f": {held.holder} holds it" if held.holder else ""
+                raise WorkspaceBusy(f"the snapshot store is busy{who}", hint="try again in a moment") from None
             yield
         finally:
             os.close(fd)

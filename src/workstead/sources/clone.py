@@ -15,13 +15,14 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from workstead.errors import CloneFailed, NotARepository, QuotaExceeded, TimedOut, ToolFailed
+from workstead.errors import CloneFailed, NotARepository, QuotaExceeded, TimedOut, ToolFailed, WorkspaceBusy
 from workstead.model.source import Filled, branch_name, is_ref_name
 from workstead.sources.urls import parse_remote
 from workstead.system.files.durable import sync_trees
 from workstead.system.files.foreign import read_small
 from workstead.system.git import repository
 from workstead.system.git.runner import Git
+from workstead.system.kernel import locks
 from workstead.system.overlay import layers, mounter, stack
 
 TYPE_CHECKING = False
@@ -357,6 +358,9 @@ class Mirror:
         os.rename(aside, self.git_dir)
 
 
+_FETCH_SECONDS = 3600.0  # a first fetch may take that long, and others wait for it
+
+
 class _Locked:
     """One process at a time fetches into a mirror."""
 
@@ -366,11 +370,16 @@ class _Locked:
         self.descriptor = -1
 
     def __enter__(self) -> None:
-        import fcntl
-
         os.makedirs(self.directory, 0o755, exist_ok=True)  # the home around it is closed; a sandbox reads what is below
         self.descriptor = os.open(f"{self.directory}/{self.name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+        try:
+            locks.take(self.descriptor, self.directory, wait_seconds=_FETCH_SECONDS)
+        except locks.Held as held:
+            os.close(self.descriptor)
+            raise WorkspaceBusy(
+                f"another process fetches into {self.directory}: {held.holder or 'it is not known which'}",
+                hint="let it go on (kill -CONT PID) or end it, then try again",
+            ) from None
 
     def __exit__(self, *_: object) -> None:
         os.close(self.descriptor)

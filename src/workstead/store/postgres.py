@@ -2,11 +2,17 @@
 
 Sequences hand out numbers before commit, so a reader that follows them misses events. Appends therefore take one
 advisory lock for the length of their transaction: positions are given and committed in the same order.
+
+Every wait is bounded. A client that was stopped in the middle of a transaction keeps the lock: others get an error that
+names it after LOCK_SECONDS, and the server ends that transaction after IDLE_SECONDS. A machine that vanished from the
+network is noticed by TCP keepalives. A connection that died while nobody used it, because the server was restarted, is
+replaced before it is used, so that a long-lived process needs no restart of its own.
 """
 
 from __future__ import annotations
 
 import os
+import select
 from _thread import _local
 from contextlib import contextmanager
 
@@ -23,6 +29,7 @@ except ImportError as missing:
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Any
 
     from workstead.store.log import Row
 
@@ -50,6 +57,24 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 LOCK = 0x43415252454C  # the ASCII codes of the first name of the project: one writer at a time in this database
 CHANNEL = "carrel_events"
+LOCK_SECONDS = 20  # a transaction takes milliseconds
+IDLE_SECONDS = 60  # until the server ends a transaction whose client does not go on
+_NETWORK = {  # what the address may say otherwise
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+_SESSION = (
+    "SET search_path TO carrel, pg_catalog; "
+    f"SET lock_timeout TO '{LOCK_SECONDS}s'; "
+    f"SET idle_in_transaction_session_timeout TO '{IDLE_SECONDS}s'"
+)
+_HOLDER = """SELECT a.application_name, coalesce(host(a.client_addr), 'the same machine'), a.pid
+    FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND l.granted
+    AND l.classid = %s AND l.objid = %s
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
 
 
 class Postgres:
@@ -93,13 +118,23 @@ class Postgres:
 
     def _connection(self, role: str = "main") -> psycopg.Connection[Row]:
         pid, found = getattr(self._local, role, (0, None))
-        if found is None or pid != os.getpid() or found.closed:  # a connection must not cross a fork
+        if found is None or pid != os.getpid() or found.closed or _is_dead(role, found):  # not across a fork
+            if found is not None and pid == os.getpid():
+                found.close()
+                self._open = [each for each in self._open if each[1] is not found]
             with _errors():
-                found = psycopg.connect(self._url, autocommit=True, connect_timeout=10)
-                found.execute("SET search_path TO carrel, pg_catalog")
+                found = self._connect()
             setattr(self._local, role, (os.getpid(), found))
             self._open.append((os.getpid(), found))
         return found
+
+    def _connect(self) -> psycopg.Connection[Row]:
+        asked = psycopg.conninfo.conninfo_to_dict(self._url)
+        defaults: dict[str, Any] = {name: value for name, value in _NETWORK.items() if name not in asked}
+        who = f"workstead {os.uname().nodename} process {os.getpid()}"[:63]
+        connection = psycopg.connect(self._url, autocommit=True, application_name=who, **defaults)
+        connection.execute(_SESSION)
+        return connection
 
     @contextmanager
     def transaction(self, *, durable: bool) -> Iterator[None]:
@@ -108,8 +143,23 @@ class Postgres:
         with _errors(), connection.transaction():
             if not durable:
                 connection.execute("SET LOCAL synchronous_commit = off")
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+            try:
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+            except psycopg.errors.LockNotAvailable as error:
+                raise self._locked() from error
             yield
+
+    def _locked(self) -> StoreUnavailable:
+        """Why the lock did not come, by a connection of its own: the other's transaction has failed."""
+        with _errors(), self._connect() as connection:
+            rows = connection.execute(_HOLDER, (LOCK >> 32, LOCK & 0xFFFFFFFF)).fetchall()
+        name, address, pid = rows[0] if rows else ("another client", "an unknown address", 0)
+        return StoreUnavailable(
+            f"the event log is locked for {LOCK_SECONDS} seconds by {name or 'a client'} at {address} "
+            f"(backend {pid} of the PostgreSQL server)",
+            hint="let that process go on (kill -CONT PID) or end it, then try again; "
+            f"the server ends its transaction after {IDLE_SECONDS} seconds without a word",
+        )
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -166,6 +216,15 @@ class Postgres:
                 connection.close()
         self._open.clear()
         self._local = _local()
+
+
+def _is_dead(role: str, connection: psycopg.Connection[Row]) -> bool:
+    """Whether the server closed a connection while nobody used it: its socket is readable although nobody asked."""
+    if role == "listener" or connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        return False  # a listener gets notifications unasked
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 @contextmanager

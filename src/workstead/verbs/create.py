@@ -61,6 +61,7 @@ def create(
         "source": spec.spec(),
         "config": checked.stated(),
         "home": home.id,
+        "host": home.host,
         "policy": policy_of(home, checked).stated(),
     }
     if lazy:

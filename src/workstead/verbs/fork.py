@@ -84,6 +84,7 @@ def fork(
         "source": f"fork:{parent.id}" + (f"@{snapshot}" if snapshot else ""),
         "config": checked.stated(),
         "home": home.id,
+        "host": home.host,
         "policy": _policy(home, parent, config or {}).stated(),
     }
     make_way(home, parent)

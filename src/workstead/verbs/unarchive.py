@@ -94,6 +94,7 @@ def unarchive(
         "source": f"archive:{location}",
         "config": checked.stated(),
         "home": home.id,
+        "host": home.host,
         "policy": policy_of(home, checked).stated(),
     }
     with home.hold(workspace_id):

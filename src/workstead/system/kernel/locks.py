@@ -3,6 +3,9 @@
 Open-file-description locks belong to the descriptor: threads exclude each other as processes do, and the kernel gives
 the lock back when the holder dies, however it dies. That is also how repair knows that nobody is at work any more.
 One file holds all keys, so that no lock file is left behind for each workspace that ever was.
+
+No wait is for ever: a holder that was stopped (SIGSTOP, a debugger) does not go on by itself, so a wait ends early when
+it finds one, and `Held` says who it is.
 """
 
 from __future__ import annotations
@@ -20,8 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+LOOK_SECONDS = 3.0  # after that long a waiter looks whether the holder is stopped, and again after as long
+
+
 class Held(Exception):
-    """Somebody else holds the lock."""
+    """Somebody else holds the lock; `holder` says who, if anybody waited for it."""
+
+    def __init__(self, key: str, holder: str = "") -> None:
+        super().__init__(key)
+        self.holder = holder
 
 
 @contextmanager
@@ -32,7 +42,8 @@ def hold(path: str, key: str, *, wait_seconds: float = 0.0, shared: bool = False
     request = struct.pack("hhqqi", fcntl.F_RDLCK if shared else fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        _wait_for(lambda: fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request), key, wait_seconds)
+        take = lambda: fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)  # noqa: E731
+        _wait_for(take, key, wait_seconds, lambda: _find_holder(descriptor, offset))
         yield
     finally:
         os.close(descriptor)
@@ -43,14 +54,71 @@ def hold_folder(path: str, *, wait_seconds: float = 0.0) -> Iterator[None]:
     """Hold a directory itself, whoever else on this machine may want it; leaves nothing in it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _wait_for(lambda: fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB), path, wait_seconds)
+        take(descriptor, path, wait_seconds=wait_seconds)
         yield
     finally:
         os.close(descriptor)
 
 
-def _wait_for(take: Callable[[], object], key: str, wait_seconds: float) -> None:
+def take(descriptor: int, key: str, *, kind: int = fcntl.LOCK_EX, wait_seconds: float = 60.0) -> None:
+    """Lock an open file as a whole, or raise Held after waiting that long; closing it gives the lock back."""
+    _wait_for(
+        lambda: fcntl.flock(descriptor, kind | fcntl.LOCK_NB), key, wait_seconds, lambda: _find_holder(descriptor)
+    )
+
+
+def describe(pid: int) -> str:
+    """A process as people know it: what it was started as, and whether it is stopped."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = file.read(200).replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return f"process {pid}"
+    return f"process {pid} ({command!r}{', which is stopped' if is_stopped(pid) else ''})"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped, by a signal or a debugger."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
+
+
+def _find_holder(descriptor: int, offset: int | None = None) -> int:
+    """The process that holds a file's lock, or that of one byte of it; one that is stopped first; 0 if nobody is found.
+
+    The kernel's table of locks does not say whose a lock of an open file description is: the descriptors do."""
+    wanted = os.fstat(descriptor)
+    found = 0
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            names = os.listdir(f"/proc/{pid}/fd")
+        except OSError:  # another user's, or gone
+            continue
+        if any(_holds(pid, name, wanted, offset) for name in names):
+            found = int(pid)
+            if is_stopped(found):
+                break
+    return found
+
+
+def _holds(pid: str, name: str, wanted: os.stat_result, offset: int | None) -> bool:
+    try:
+        status = os.stat(f"/proc/{pid}/fd/{name}")
+        if (status.st_dev, status.st_ino) != (wanted.st_dev, wanted.st_ino):
+            return False
+        with open(f"/proc/{pid}/fdinfo/{name}") as file:
+            locks = [line.split() for line in file if line.startswith("lock:")]
+    except OSError:
+        return False
+    return any(offset is None or str(offset) in words for words in locks)
+
+
+def _wait_for(take: Callable[[], object], key: str, wait_seconds: float, find_holder: Callable[[], int]) -> None:
     end = time.monotonic() + wait_seconds
+    look_at = time.monotonic() + LOOK_SECONDS
     pause = 0.0001
     while True:
         try:
@@ -59,7 +127,11 @@ def _wait_for(take: Callable[[], object], key: str, wait_seconds: float) -> None
         except OSError as error:
             if not isinstance(error, BlockingIOError | PermissionError):
                 raise
-        if time.monotonic() >= end:
-            raise Held(key)
+        now = time.monotonic()
+        if now >= end or now >= look_at:
+            holder = find_holder() if wait_seconds else 0
+            if now >= end or is_stopped(holder):
+                raise Held(key, describe(holder) if holder else "")
+            look_at = now + LOOK_SECONDS
         time.sleep(pause)
         pause = min(pause * 1.5, 0.02)

@@ -22,21 +22,29 @@ if __name__ == "__main__":  # started with -I -S, which know nothing of where we
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
 
 from workstead.errors import Unavailable, WorksteadError
+from workstead.system.kernel.locks import Held, describe, is_stopped, take
 from workstead.system.overlay import mounter
 from workstead.system.overlay.mounter import ROOTLESS, Mounter
 from workstead.system.overlay.stack import work_of
 from workstead.system.process import crash_log
 
 TYPE_CHECKING = False
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
     from workstead.model.source import Place
     from workstead.system.overlay.stack import Stack
 
+    T = TypeVar("T")
+
 _IDLE_SECONDS = 60.0
 _ANSWER_SECONDS = 60.0
+_STEP_SECONDS = 5.0  # after that long a client looks whether the holder is stopped, and again after as long
 _SOCKET = "holder.sock"
 _PACKET = 65536
-_TIMEOUT = struct.pack("ll", int(_ANSWER_SECONDS), 0)  # struct timeval
+_TIMEOUT = struct.pack("ll", int(_STEP_SECONDS), 0)  # struct timeval
 _BACKLOG = 1024  # how many may wait to be accepted; further ones wait in `connect`
 
 
@@ -87,9 +95,7 @@ class Holder(Mounter):
         if connection is None:
             return None
         with connection:
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-            process: int = struct.unpack("3i", credentials)[0]
-            return process
+            return _peer_of(connection)
 
     def process(self) -> int:
         """The holder's process id; starts one if need be."""
@@ -113,15 +119,16 @@ class Holder(Mounter):
             directory = os.open(self.private, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 # The name of a socket has room for 107 bytes, a home may lie deeper.
-                connection.connect(f"/proc/self/fd/{directory}/{_SOCKET}")
+                _patiently(lambda: connection.connect(f"/proc/self/fd/{directory}/{_SOCKET}"), self.private)
             finally:
                 os.close(directory)
         except OSError as error:
             connection.close()
             if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
                 return None
-            if error.errno == errno.EAGAIN:
-                raise _no_answer(self.private) from None
+            raise
+        except Unavailable:
+            connection.close()
             raise
         return connection
 
@@ -133,13 +140,12 @@ class Holder(Mounter):
                 _start(self.private)
                 continue
             with connection:
+                process = _peer_of(connection)
                 try:
                     connection.send(b"\0".join(os.fsencode(word) for word in words))
-                    answer = os.fsdecode(connection.recv(_PACKET))
+                    answer = os.fsdecode(_patiently(lambda: connection.recv(_PACKET), self.private, process, asked))  # noqa: B023
                 except ConnectionError:
                     continue  # it was about to end
-                except BlockingIOError:
-                    raise _no_answer(self.private, asked) from None
             kind, _, rest = answer.partition("\0")
             if kind == "ok":
                 return rest
@@ -154,9 +160,29 @@ def log_of(private: str) -> str:
     return f"{private}/mount-daemon.log"
 
 
-def _no_answer(private: str, asked: float = float("inf")) -> Unavailable:
-    message = crash_log.explain("the mount daemon does not answer", log_of(private), since=asked)
-    return Unavailable(message, hint="try again; aw doctor checks this machine")
+def _peer_of(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    process: int = struct.unpack("3i", credentials)[0]
+    return process
+
+
+def _patiently(act: Callable[[], T], private: str, process: int = 0, asked: float = float("inf")) -> T:
+    """Wait for the mount daemon as long as it may take, but not for one that is stopped."""
+    end = time.monotonic() + _ANSWER_SECONDS
+    while True:
+        try:
+            return act()
+        except BlockingIOError:
+            if time.monotonic() >= end or is_stopped(process):
+                raise _no_answer(private, asked, process) from None
+
+
+def _no_answer(private: str, asked: float = float("inf"), process: int = 0) -> Unavailable:
+    who = f": {describe(process)}" if process else ""
+    message = crash_log.explain(f"the mount daemon does not answer{who}", log_of(private), since=asked)
+    stopped = bool(process) and is_stopped(process)
+    hint = f"let it continue: kill -CONT {process}" if stopped else "try again; aw doctor checks this machine"
+    return Unavailable(message, hint=hint)
 
 
 def _start(private: str) -> None:
@@ -284,13 +310,11 @@ class _Server:
 
 def _become_holder(private: str) -> _Server | None:
     """Enter the namespaces and listen; None if another one was quicker."""
-    import fcntl
-
     from workstead.system.kernel import mounts
 
     lock = os.open(f"{private}/holder.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        take(lock, private)
         if Holder(private).find_process() is not None:
             return None
         mounts.enter_namespaces(os.getuid(), os.getgid())
@@ -316,6 +340,9 @@ def main(private: str, ready: int) -> None:
         server = _become_holder(private)
     except OSError as error:
         os.write(ready, f"{error.errno or errno.EIO} {error.strerror}".encode())
+        return
+    except Held as held:
+        os.write(ready, f"{errno.EBUSY} another process starts one: {held.holder}".encode())
         return
     os.write(ready, b"0 ")
     os.close(ready)

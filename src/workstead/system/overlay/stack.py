@@ -18,10 +18,11 @@ from __future__ import annotations
 import os
 from errno import ENOSPC
 
-from workstead.errors import FilesystemError
+from workstead.errors import FilesystemError, WorkspaceBusy
 from workstead.model.moving import move_path
 from workstead.model.value import Value
 from workstead.system.files.durable import replace_file, sync_file, sync_names
+from workstead.system.kernel import locks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -172,15 +173,20 @@ class Hold:
         self.descriptor = -1
 
     def __enter__(self) -> None:
-        import fcntl
-
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC  # the directory itself: no other file has to be made
         try:
             self.descriptor = os.open(self.layers, flags)
         except FileNotFoundError:
             os.makedirs(self.layers, 0o700, exist_ok=True)
             self.descriptor = os.open(self.layers, flags)
-        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+        try:
+            locks.take(self.descriptor, self.layers)
+        except locks.Held as held:
+            os.close(self.descriptor)
+            raise WorkspaceBusy(
+                f"another process mounts or unmounts {self.layers}: {held.holder or 'it is not known which'}",
+                hint="let it go on (kill -CONT PID) or end it, then try again",
+            ) from None
 
     def __exit__(self, *_: object) -> None:
         os.close(self.descriptor)

@@ -840,23 +840,28 @@ class _Supervision:
         )
 
     def _finish(self, result: Result) -> Result:
-        """Tell the log first: who sees the end of the output or the lock released may rely on it."""
+        """Keep the result, tell the log, then the followers: who sees the end of the output or the lock released may
+        rely on the log. Whoever finds a run without its end and without us reads the result."""
+        import json
+
         cgroups.remove(self.group)
+        body = json.dumps(result.as_dict()).encode()
+        with contextlib.suppress(OSError):  # on a full disk there may still be a reserve for the log
+            self._write_result(body)
         try:
             self.hooks.on_finished(result)
         finally:
-            self._write_result(result)
+            self._end_output(body)
         return result
 
-    def _write_result(self, result: Result) -> None:
-        import json
-
-        body = json.dumps(result.as_dict()).encode()
+    def _write_result(self, body: bytes) -> None:
         path = os.path.join(self.order.directory, "result")
         descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         os.write(descriptor, body)
         os.close(descriptor)
         os.rename(f"{path}.new", path)
+
+    def _end_output(self, body: bytes) -> None:
         self.output.end(body)
         self._publish(frames.pack(frames.END, body))
         for client in list(self.clients.values()):

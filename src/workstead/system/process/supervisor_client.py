@@ -12,6 +12,7 @@ import time
 from workstead.model.value import Value
 from workstead.system.kernel import cgroups
 from workstead.system.process import frames, spawn
+from workstead.system.process.supervisor import Result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,6 +47,17 @@ def find_supervisor(directory: str) -> Supervisor | None:
         return None
     finally:
         os.close(lock)
+
+
+def find_result(directory: str) -> Result | None:
+    """How the run ended, if its supervisor lived to say so."""
+    import json
+
+    try:
+        with open(os.path.join(directory, "result"), "rb") as file:
+            return Result(**json.loads(file.read()))
+    except (FileNotFoundError, ValueError, TypeError):  # a power cut may leave an empty file: it was not synced
+        return None
 
 
 def wait_ready(directory: str, pid: int, *, wait_seconds: float = 10.0) -> bool:

@@ -196,3 +196,108 @@ def test_an_index_that_names_a_pack_of_the_past_is_made_again(person: Person) ->
     person.aw_ok("restore", "t/a", kept)
     assert person.aw_ok("cat", "t/a", "work/a.txt") == "a"
     assert findings(person) == []
+
+
+# -- where repair looks before it calls something lost -----------------------------------------------------------------
+
+
+def private_of(person: Person) -> Path:
+    return person.home / "workspaces/.carrel"
+
+
+@pytest.mark.parametrize("source", ["empty", "overlay"])
+@pytest.mark.parametrize("place", ["trash", "staging"])
+def test_a_directory_is_found_by_its_uid_wherever_a_crash_left_it(person: Person, place: str, source: str) -> None:
+    folder = person.folder("project", {"a.txt": "a"})
+    person.aw_ok("create", "t/a", *(["--source", str(folder)] if source == "overlay" else []))
+    person.aw_ok("put", "t/a", "work/new.txt", feed="new")
+    person.aw_ok("put", "t/a", "output/o.txt", feed="o")
+    path, uid = path_of(person), person.aw_json("show", "t/a")["uid"]
+    subprocess.run(["umount", "-l", str(path / "work")], check=False, capture_output=True)
+    path.rename(private_of(person) / place / uid)
+    (found,) = findings(person)
+    assert "is back" in found["done"]
+    assert person.aw_ok("cat", "t/a", "work/new.txt") == "new"
+    assert person.aw_ok("cat", "t/a", "output/o.txt") == "o"
+    assert findings(person) == []
+
+
+@pytest.mark.parametrize("place", ["path", "staging"])
+def test_the_files_of_a_destroyed_workspace_are_found_and_undo_brings_them_back(person: Person, place: str) -> None:
+    person.aw_ok("create", "t/a")
+    person.aw_ok("put", "t/a", "work/a.txt", feed="a")
+    path, uid = path_of(person), person.aw_json("show", "t/a")["uid"]
+    person.aw_ok("destroy", "t/a")
+    elsewhere = path if place == "path" else private_of(person) / "staging" / uid
+    (private_of(person) / "trash" / uid).rename(elsewhere)
+    (found,) = findings(person)
+    assert "are in the trash" in found["done"]
+    assert findings(person) == []
+    person.aw_ok("undo")
+    assert person.aw_ok("cat", "t/a", "work/a.txt") == "a"
+
+
+def test_another_workspace_of_the_same_id_is_not_taken_for_the_destroyed_one(person: Person) -> None:
+    person.aw_ok("create", "t/a")
+    uid = person.aw_json("show", "t/a")["uid"]
+    person.aw_ok("destroy", "t/a")
+    person.aw_ok("create", "t/a")
+    person.aw_ok("put", "t/a", "work/a.txt", feed="second")
+    shutil.rmtree(private_of(person) / "trash" / uid)
+    assert findings(person) == []
+    assert person.aw_ok("cat", "t/a", "work/a.txt") == "second"
+
+
+@pytest.mark.parametrize("source", ["empty", "overlay"])
+def test_a_workspace_with_a_file_system_of_its_own_loses_nothing_with_its_directory(
+    person: Person, source: str
+) -> None:
+    folder = person.folder("project", {"a.txt": "a"})
+    words = ["--source", str(folder)] if source == "overlay" else []
+    person.aw_ok("create", "t/a", "--max-size-mb", "32", *words)
+    person.aw_ok("snapshot", "t/a")
+    person.aw_ok("put", "t/a", "work/newer.txt", feed="newer")
+    path, uid = path_of(person), person.aw_json("show", "t/a")["uid"]
+    has_image = (private_of(person) / "layers" / uid / "image").exists()
+    assert has_image == person.is_root  # an ordinary user's limit is held by metering
+    if has_image:
+        for each in (path / "work", path):
+            subprocess.run(["umount", "-l", str(each)], check=False, capture_output=True)
+        path.rmdir()  # nothing was in it but the mount
+        (found,) = findings(person)
+        assert "was whole" in found["done"]
+        assert person.aw_ok("cat", "t/a", "work/newer.txt") == "newer"
+        person.aw_ok("destroy", "--force", "t/a")
+        (private_of(person) / "trash" / uid).rmdir()
+        (found,) = findings(person)
+        assert "was whole" in found["done"]
+        person.aw_ok("undo")
+        assert person.aw_ok("cat", "t/a", "work/newer.txt") == "newer"
+    else:
+        lose_directory(path)
+        (found,) = findings(person)
+        assert "brought back from snap-" in found["done"] or "work/ was whole" in found["done"]
+    assert findings(person) == []
+
+
+def test_a_sweep_keeps_every_layer_while_a_stack_is_missing(person: Person) -> None:
+    folder = person.folder("project", {"a.txt": "a"})
+    person.aw_ok("create", "t/a", "--source", str(folder))
+    person.aw_ok("put", "t/a", "work/new.txt", feed="new")
+    person.aw_ok("fork", "t/a", "--as", "t/b")
+    frozen = private_of(person) / "frozen"
+    waste = frozen / ("0" * 20)
+    waste.mkdir()
+    person.own(waste)
+    before = sorted(each.name for each in frozen.iterdir())
+    layers = private_of(person) / "layers" / person.aw_json("show", "t/a")["uid"]
+    stack = (layers / "stack").read_bytes()
+    (layers / "stack").unlink()
+    person.aw_ok("sweep")
+    assert sorted(each.name for each in frozen.iterdir()) == before
+    (layers / "stack").write_bytes(stack)
+    person.own(layers / "stack")
+    person.aw_ok("sweep")
+    assert not waste.exists()  # the twin: with all stacks known, what none names goes
+    assert person.aw_ok("cat", "t/a", "work/new.txt") == "new"
+    assert person.aw_ok("cat", "t/b", "work/new.txt") == "new"

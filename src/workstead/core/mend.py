@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from workstead.core.metadata import DOCUMENTS, documents_of, run_document
-from workstead.core.mounting import attach, filled_in, place_of
+from workstead.core.mounting import attach, detach, filled_in, place_of
 from workstead.errors import WorksteadError
 from workstead.model.config import parse_config
 from workstead.model.event import WorkspaceMended
@@ -20,6 +20,7 @@ from workstead.system.files import metadata
 from workstead.system.files.durable import make_folders, sync_names, sync_trees
 from workstead.system.files.parts import PARTS, make_parts
 from workstead.system.overlay import mounter
+from workstead.system.overlay.stack import has_space
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,11 +56,14 @@ def mend_metadata(home: Home, workspace: Workspace) -> str:
 
 def bring_back(home: Home, workspace: Workspace) -> str:
     """Find the directory of a workspace, or make it again and restore its last snapshot; says what was done."""
-    for place in (f"{home.private}/trash/{workspace.uid}", home.staging_path(workspace.uid)):
+    places = (f"{home.private}/trash/{workspace.uid}", home.staging_path(workspace.uid))
+    for place in places:
         if os.path.isdir(f"{place}/{metadata.DIRECTORY}"):
             _move(place, workspace.path)
             attach(home, workspace)
             return f"it was found in {place} and is back"
+    if _has_image(home, workspace):
+        return _mount_image(home, workspace, places)
     kept = _last_snapshot(home, workspace)
     if kept is None:
         forget = f"aw destroy {word(workspace.id)} forgets it"
@@ -72,6 +76,51 @@ def bring_back(home: Home, workspace: Workspace) -> str:
     _record(home, workspace, kept["snapshot_id"])
     told = f"brought back from {kept['snapshot_id']} of {kept['taken_at']}" + _newer(home, workspace, kept)
     return f"work/ was whole, the rest was {told}" if survived else told
+
+
+def find_trashed_files(home: Home, workspace: Workspace) -> str:
+    """Move the files of a destroyed workspace to the trash, where undo looks; says what was done, "" if none are left.
+
+    What stands at its path is its own only if it says so: the id may have been given to another workspace."""
+    for place in (workspace.path, home.staging_path(workspace.uid)):
+        if _is_of(place, workspace.uid):
+            detach(home, workspace.replace(path=place))
+            make_folders(os.path.dirname(workspace.trash_path))
+            _move(place, workspace.trash_path)
+            return f"they were found in {place} and are in the trash"
+    if _has_image(home, workspace):
+        make_folders(workspace.trash_path, 0o755)  # where its file system is mounted
+        sync_names(os.path.dirname(workspace.trash_path))
+        return "they are in a file system of its own, which was whole"
+    return ""
+
+
+def _is_of(path: str, uid: str) -> bool:
+    import json
+
+    document = metadata.read_document(path, "run.json")
+    return document is not None and json.loads(document).get("uid") == uid
+
+
+def _has_image(home: Home, workspace: Workspace) -> bool:
+    """Whether everything that the workspace wrote is in a file system of its own, which is there."""
+    layers = f"{home.private}/layers/{workspace.uid}"
+    return has_space(layers) and os.path.isfile(f"{layers}/image")
+
+
+def _mount_image(home: Home, workspace: Workspace, places: tuple[str, ...]) -> str:
+    """Make the directory again on which its file system is mounted: all files are in that, newer than any snapshot."""
+    found = [place for place in places if os.path.isdir(place)]
+    if found:
+        _move(found[0], workspace.path)
+    else:
+        make_folders(workspace.path, 0o755)
+        sync_names(os.path.dirname(workspace.path))
+    try:
+        attach(home, workspace)
+    except (WorksteadError, OSError) as error:
+        return f"nothing: its file system of limited size cannot be mounted: {error}"
+    return "its file system of limited size was whole, and is mounted again"
 
 
 def _last_snapshot(home: Home, workspace: Workspace) -> dict[str, Any] | None:

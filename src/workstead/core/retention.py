@@ -24,6 +24,7 @@ from workstead.model.workspace import Workspace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from workstead.core.home import Home
     from workstead.model.snapshot import Snapshot
@@ -197,12 +198,24 @@ def _sweep_layers(home: Home, kept: set[str], *, dry_run: bool) -> Freed:
 
     # A stack file may be lost; what the log says the workspace was made of is kept as well.
     records = [record for record in home.log.find_all("workspace") if record["state"] not in GONE]
+    if any(_lost_stack(home, record) for record in records):
+        return Freed()  # which layers it named beside those of its record is not known
     kept = kept.union(*(record["filled"].get("layers", ()) for record in records))
     waste = sweep(home.private, keep=kept, remove=False)
     size = sum(measure(path).bytes for path in waste)
     if not dry_run:
         sweep(home.private, keep=kept)
     return Freed(layers=tuple(waste), layers_bytes=size)
+
+
+def _lost_stack(home: Home, record: dict[str, Any]) -> bool:
+    """Whether a workspace that lies on layers has no stack file, and something of its own."""
+    from workstead.system.overlay.mounter import MOUNTED
+
+    layers = f"{home.private}/layers/{record['uid']}"
+    if record["home"] != home.id or record["filled"].get("mechanism") not in MOUNTED or not os.path.isdir(layers):
+        return False
+    return not os.path.lexists(f"{layers}/stack")
 
 
 def _forget_stacks(home: Home, keys: set[str]) -> None:

@@ -17,6 +17,8 @@ from workstead.model.workspace import Workspace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from workstead.core.home import Home
 
 
@@ -35,9 +37,10 @@ def repair(home: Home, *, rebuild_views: bool = False, accept_log: bool = False)
         return [*findings, loss, *_check_states(home), *_name_strangers(home)]
     findings += settle(home)
     findings += _finish_deleting(home)
+    findings += _check_ready(home)  # looks in the building site too, so before that is tidied
+    findings += _check_trashed(home)
     findings += _tidy_staging(home)
     findings += _tidy_templates(home)
-    findings += _check_ready(home)
     findings += _check_states(home)
     findings += _name_strangers(home)
     return findings
@@ -49,8 +52,11 @@ def _tidy_staging(home: Home) -> list[Finding]:
     staging = f"{home.private}/staging"
     findings = []
     for name in names_in(staging):
-        record = home.log.get("workspace", name.partition(".")[0])
-        if record is None or record["state"] != "creating":  # its intent is written first, so nobody is building here
+        uid, _, number = name.partition(".")
+        record = home.log.get("workspace", uid)
+        if record is not None and not number and _may_need(record, f"{staging}/{name}"):
+            findings.append(Finding(what=f"{record['workspace_id']} has files in {staging}/{name}", done="nothing"))
+        elif record is None or record["state"] != "creating":  # its intent is written first, so nobody builds here
             remove_tree(f"{staging}/{name}")
             findings.append(Finding(what=f"left-over building site {name}", done="deleted"))
     for name in names_in(home.path):
@@ -58,6 +64,12 @@ def _tidy_staging(home: Home) -> list[Finding]:
             os.unlink(f"{home.path}/{name}")
             findings.append(Finding(what=f"left-over file {name}", done="deleted"))
     return findings
+
+
+def _may_need(record: dict[str, Any], place: str) -> bool:
+    """Whether a building site may hold the only files of a workspace that was told to somebody."""
+    where = {"ready": record["path"], "destroyed": record["trash_path"]}.get(record["state"])
+    return where is not None and not os.path.isdir(where) and os.path.isdir(f"{place}/.aw")
 
 
 def _finish_deleting(home: Home) -> list[Finding]:
@@ -114,6 +126,30 @@ def _check_ready(home: Home) -> list[Finding]:
                     findings.append(Finding(what=f"the metadata of {workspace.id} was changed", done=done))
         except WorkspaceBusy:
             continue
+    return findings
+
+
+def _check_trashed(home: Home) -> list[Finding]:
+    """Look for the files of destroyed workspaces that are not in the trash: undo and sweep look for them there."""
+    from workstead.core.mend import find_trashed_files
+
+    findings = []
+    for record in home.log.find_all("workspace"):
+        workspace = Workspace(**record)
+        if workspace.state != "destroyed" or workspace.home != home.id or workspace.settled == "planned":
+            continue
+        if os.path.isdir(workspace.trash_path):
+            continue
+        try:
+            with home.hold(workspace.id, wait_seconds=0):
+                current = home.log.get("workspace", workspace.uid)
+                done = find_trashed_files(home, workspace) if current == record else ""
+        except WorkspaceBusy:
+            continue
+        except (WorksteadError, OSError) as error:
+            done = f"nothing: {error}"
+        if done:
+            findings.append(Finding(what=f"the files of {workspace.id} were not in the trash", done=done))
     return findings
 
 

@@ -105,6 +105,38 @@ def test_a_file_that_the_user_deleted_does_not_come_back(person: Person, gone: s
         assert (folder / "d/new").read_text() == "agent\n"
 
 
+@pytest.mark.parametrize("gone", ["d/a", "d"])
+@pytest.mark.parametrize("script", ["echo agent > d/t; mv d/t d/a", "rm d/a; echo agent > d/a", "ln -sfn x d/a"])
+def test_a_file_that_the_agent_replaced_and_the_user_deleted_does_not_come_back(
+    person: Person, script: str, gone: str
+) -> None:
+    """The overlay keeps no trace of the file below one that was renamed to its place."""
+    folder = person.folder("p", {"d/a": "1\n", "x": "1\n"})
+    change_unseen(person, folder, f"{script}; echo agent > d/new")
+    person.sh(f"rm -r {gone}", cwd=folder)  # before any snapshot
+    refused(person, "apply", "c1/a")
+    assert not os.path.lexists(folder / "d/a")
+
+
+def test_a_file_that_is_new_on_both_sides_is_not_taken_for_a_deleted_one(person: Person) -> None:
+    """The twin: the agent's own new file may come, whatever the user did beside it."""
+    folder = person.folder("p", {"d/a": "1\n", "d/b": "1\n"})
+    change_unseen(person, folder, "echo agent > d/t; mv d/t d/new")
+    person.sh("rm d/b; echo more > d/more", cwd=folder)
+    person.aw_ok("apply", "c1/a")
+    assert (folder / "d/new").read_text() == "agent\n"
+
+
+@pytest.mark.parametrize("script", ["echo agent > d/a", "echo agent > d/t; mv d/t d/a"])
+def test_a_directory_that_was_exchanged_and_then_written_to_is_a_moved_origin(person: Person, script: str) -> None:
+    """Its times are those of any directory in which a file was made: nothing shows that it was renamed."""
+    folder = person.folder("p", {"d/a": "mine\n", "other/a": "precious\n"})
+    change_unseen(person, folder, script)
+    person.sh("mv d away && mv other d && touch d/made", cwd=folder)
+    refused(person, "apply", "c1/a")
+    assert (folder / "d/a").read_text() == "precious\n"
+
+
 # -- undo, and forks ---------------------------------------------------------------------------------------------------
 
 

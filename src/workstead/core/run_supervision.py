@@ -21,7 +21,7 @@ from workstead.model.tally import Tally
 from workstead.model.value import Value
 from workstead.system.overlay.stack import has_space, space_of
 from workstead.system.process import crash_log
-from workstead.verbs.run import RETRY_SECONDS, _crash_log, _record_result, _until_the_store_is_back
+from workstead.verbs.run import RETRY_SECONDS, _crash_log, _record_result, _take_notes, _until_the_store_is_back
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -319,6 +319,8 @@ class _Hooks:
         try:
             with self.home.hold(self.run.workspace_id, wait_seconds=5):
                 workspace = lookup.by_uid(self.home, self.run.uid)
+                if workspace.state == "ready":
+                    _take_notes(self.home, workspace)
                 return snapshot_around_run(self.home, workspace, "after_run") if workspace.state == "ready" else None
         except StoreUnavailable:
             raise

@@ -2,8 +2,9 @@
 
 Files in a directory that the user moved are as old as they were: their times do not tell that others stand there now.
 But the kernel notes in everything that it copies up, directories too, which inode it came from (`overlay.origin`). In
-an overlay of an ordinary user it notes only that there was one: then a directory is taken for another one if it was
-renamed since, as far as its times tell (a rename changes its ctime alone, and the mtime of the directory above).
+an overlay of an ordinary user it notes only that there was one: then our own notes tell (see `notes`), and where
+there is none, a directory is taken for another one if it was renamed since, as far as its times tell (a rename changes
+its ctime alone, and the mtime of the directory above).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 from contextlib import ExitStack, suppress
 
 from workstead.snapshots.folders import Folders
+from workstead.snapshots.notes import Notes
 from workstead.system.files.parts import open_folder, open_part
 from workstead.system.kernel.libc import libc
 
@@ -37,6 +39,7 @@ class Origins:
         self._fixed_ns = overlay.stack.fixed_ns
         self._key = f"{overlay.stack.marks}.overlay.origin"
         self._known: dict[str, bool] = {"": False}
+        self._notes = Notes(overlay)
         with ExitStack() as opened:
             lowest_first = (*reversed(own), overlay.upper)
             self._own = [_held(open_part(*os.path.split(layer)), opened) for layer in lowest_first]
@@ -64,6 +67,8 @@ class Origins:
     def existed(self, path: str) -> bool:
         """Whether a changed file, or a directory that it is in, was in the folder when it was changed first."""
         while path:
+            if self._notes.has_file(path):
+                return True
             above, _, name = path.rpartition("/")
             for folders in self._own:
                 with suppress(OSError):
@@ -97,7 +102,8 @@ class Origins:
                 noted = os.getxattr(folders.open(path), self._key)
                 if len(noted) > _HANDLE_AT:
                     return (noted[_TYPE_AT], noted[_HANDLE_AT:]) != _handle_of(now)
-                return self._looks_renamed(path, os.fstat(now))
+                another = self._notes.is_another(path, now)
+                return self._looks_renamed(path, os.fstat(now)) if another is None else another
         # Removed or made anew by the agent: nothing tells which one it was but the time of the last change.
         return os.fstat(now).st_ctime_ns > self._fixed_ns
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from workstead.core.home import Home
     from workstead.core.run_start import Runner
     from workstead.core.runs import RunSpec
+    from workstead.model.workspace import Workspace
     from workstead.system.process.supervisor import Result
 STORE_SECONDS = 600.0  # that long a runner tries to record the end of its run; then whoever opens the home does
 RETRY_SECONDS = 5.0
@@ -85,6 +86,20 @@ def record_clone_failure(home: Home, workspace_id: str, spec: RunSpec, error: Wo
 def _crash_log(home_path: str, run_id: str) -> tuple[str, str]:
     """The file in which the supervisor of a run leaves its traceback, and the title of its entry."""
     return f"{home_path}/runs/{run_id}/supervisor.log", f"supervisor of {run_id},"
+
+
+def _take_notes(home: Home, workspace: Workspace) -> None:
+    """Note what the run's changes lie over in the user's folder: later the user may have moved or deleted it."""
+    from workstead.core.states import place_of_state
+
+    with suppress(OSError):  # notes are a help: an apply does without, and what a run did is recorded in any case
+        overlay = place_of_state(home, workspace).overlay
+        if overlay is not None and overlay.stack.fixed_ns:
+            from workstead.snapshots.notes import take_notes
+            from workstead.snapshots.origins import Origins
+
+            with Origins(overlay) as origins:
+                take_notes(overlay, origins)
 
 
 def _until_the_store_is_back(act: Callable[[], None], directory: str) -> None:

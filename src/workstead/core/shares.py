@@ -18,6 +18,7 @@ from workstead.core.lookup import list_all
 from workstead.errors import InvalidConfig, PolicyDenied
 from workstead.model.config import parse_config
 from workstead.model.names import directory_name
+from workstead.system.files.durable import make_folders, sync_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,13 +101,14 @@ def _area(home: Home, workspace: Workspace, share: Share) -> str:
 
 def _make(home: Home, path: str) -> str:
     """A directory of the agents' below two of ours; the home around them is closed."""
-    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+    make_folders(os.path.dirname(path), 0o755)
     try:
         os.mkdir(path, 0o755)
     except FileExistsError:
         return path
     if os.geteuid() == 0:
         os.chown(path, home.settings.sandbox.uid, home.settings.sandbox.uid)
+    sync_names(os.path.dirname(path), path)
     return path
 
 

@@ -11,12 +11,13 @@ import stat
 
 from workstead.core import lookup
 from workstead.core.shares import BY_OWNER, make_outbox
-from workstead.errors import Conflict, Invalid, LimitExceeded, NotFound
+from workstead.errors import Conflict, Invalid, LimitExceeded, NotFound, from_machine
 from workstead.model.digest import sha256
 from workstead.model.event import MessageSent
 from workstead.model.message import Message
 from workstead.model.names import directory_name
 from workstead.model.text import word
+from workstead.system.files.durable import sync_file, sync_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def _write(home: Home, outbox: str, recipient: str, name: str, content: bytes) -
                 os.mkdir(recipient, 0o755, dir_fd=top)
                 if owner is not None:
                     os.chown(recipient, owner, owner, dir_fd=top, follow_symlinks=False)
+                sync_names(top)
             inner = os.open(recipient, _DIRECTORY, dir_fd=top)
         finally:
             os.close(top)
@@ -88,11 +90,15 @@ def _write(home: Home, outbox: str, recipient: str, name: str, content: bytes) -
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             with open(os.open(f".{name}", flags, 0o644, dir_fd=inner), "wb") as file:
                 file.write(content)
+                file.flush()
+                sync_file(file.fileno())
             os.rename(f".{name}", name, src_dir_fd=inner, dst_dir_fd=inner)  # nobody reads half a message
+            sync_names(inner)
         finally:
             os.close(inner)
     except OSError as error:
-        raise Conflict(f"the message cannot be written: {error.strerror}", hint=f"see {outbox}") from error
+        blocked = Conflict(f"the message cannot be written: {error.strerror}", hint=f"see {outbox}")
+        raise from_machine(error, "the message") or blocked from error
 
 
 def _exists(name: str, directory: int) -> bool:

@@ -11,7 +11,7 @@ from workstead.errors import Conflict, TemplateExists, TemplateNotFound, from_os
 from workstead.model.source import FillOptions, template_name
 from workstead.model.template import Template
 from workstead.model.text import word
-from workstead.system.files.durable import sync_trees
+from workstead.system.files.durable import sync_names, sync_trees
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,20 +114,24 @@ def remove_template(home: Home, name: str) -> None:
     from workstead.system.files.remove import remove_tree
 
     aside = f"{home.path}/templates/.old-{name}"
-    with home.hold(lock_of(name)):
-        if os.path.lexists(aside):  # somebody died at this very place
-            remove_tree(aside)
-        tree = os.path.realpath(path)
-        _refuse_in_use(home, name, tree)
-        os.rename(path, aside)
-        try:
-            # A workspace that was being made of it meanwhile has said so by now, or has found nothing.
+    try:
+        with home.hold(lock_of(name)):
+            if os.path.lexists(aside):  # somebody died at this very place
+                remove_tree(aside)
+            tree = os.path.realpath(path)
             _refuse_in_use(home, name, tree)
-        except Conflict:
-            os.rename(aside, path)
-            raise
-        unmark(f"{home.path}/cache", name)
-        remove_tree(aside)
+            os.rename(path, aside)
+            try:
+                # A workspace that was being made of it meanwhile has said so by now, or has found nothing.
+                _refuse_in_use(home, name, tree)
+            except Conflict:
+                os.rename(aside, path)
+                raise
+            sync_names(os.path.dirname(path))  # before its files go, so that no half of it can come back
+            unmark(f"{home.path}/cache", name)
+            remove_tree(aside)
+    except OSError as error:
+        raise from_os(error, f"template {name}") from error
 
 
 def _refuse_in_use(home: Home, name: str, tree: str) -> None:

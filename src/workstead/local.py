@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager, suppress
+from functools import wraps
 
 from workstead.core import lookup, recovery
 from workstead.core.home import Home
-from workstead.errors import DiskFull, FilesystemError, InvalidId, InvalidSource, NullByteInPath, PermissionDenied
+from workstead.errors import (
+    DiskFull,
+    FilesystemError,
+    InvalidId,
+    InvalidSource,
+    NullByteInPath,
+    PermissionDenied,
+    from_machine,
+)
 from workstead.flows import repair as repairing
 from workstead.model.event import Caller
 from workstead.model.names import DEFAULT_AGENT, check_part, parse_id
@@ -1160,3 +1169,25 @@ class Local:
         from workstead.core.server_state import withdraw_server
 
         withdraw_server(self._home)
+
+
+def _translated(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Raise a WorksteadError where a system call of the verb fails on a full, read-only or failing disk."""
+
+    @wraps(verb)
+    def call(self: Local, *arguments: Any, **options: Any) -> Any:
+        try:
+            return verb(self, *arguments, **options)
+        except OSError as error:
+            # An agent does not see paths of this host.
+            ours = from_machine(error, "the workspace" if self._home.caller.agent_of is not None else "")
+            if ours is None:
+                raise
+            raise ours from error
+
+    return call
+
+
+for _name, _verb in list(vars(Local).items()):
+    if not _name.startswith("_") and callable(_verb):
+        setattr(Local, _name, _translated(_verb))

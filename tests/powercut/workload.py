@@ -17,10 +17,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import workstead
+from workstead.errors import ApprovalRequired
 from workstead.local import Local
+from workstead.model.edit import Edit
 from workstead.settings import load_settings
 
 Claims = dict[str, Any]
+PARTS = ("files", "states", "sources", "git", "sized", "giving", "branches", "asking", "ends")
 
 
 def work(workspace: str, path: str, content: str | None, mode: int = 0o644) -> Claims:
@@ -36,6 +39,11 @@ def origin(path: str, content: str | None) -> Claims:
 def state(workspace: str, state: str | None) -> Claims:
     """A workspace is ready, in the trash, or nowhere."""
     return {f"state {workspace}": state}
+
+
+def branch(repository: str, name: str, path: str, content: str | None) -> Claims:
+    """A file has this content on a branch of the user's, or is not there."""
+    return {f"branch {repository} {name} {path}": content}
 
 
 def join(*claims: Claims) -> Claims:
@@ -55,23 +63,49 @@ class Workload:
         return workstead.open(self._home, settings=loaded)
 
     @contextmanager
-    def step(self, name: str, *claims: Claims) -> Iterator[Claims]:
-        """One acknowledged operation; what is known only afterwards is added to what it gives."""
+    def step(self, name: str, *claims: Claims, atomic: bool = True) -> Iterator[Claims]:
+        """One acknowledged operation; what is known only afterwards is added to what it gives.
+
+        `atomic` is false for several verbs in one step.
+        """
         new = join(*claims)
-        print(json.dumps({"step": name, "claims": new}), flush=True)
+        print(json.dumps({"step": name, "claims": new, "atomic": atomic}), flush=True)
         yield new
         print(json.dumps({"done": name, "claims": new, "at": os.stat(self._record).st_size}), flush=True)
+
+    def command(self, *words: str, feed: str = "") -> None:
+        """`aw WORDS`, as a process of its own."""
+        script = "from workstead.cli import command; command()"
+        environment = {**os.environ, "AW_HOME": self._home}
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", script, *words],
+            input=feed,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def repository(self, name: str) -> str:
+        """A folder of the user's under git."""
+        folder = self.folder(name)
+        git = ["git", "-C", folder, "-c", "user.name=n", "-c", "user.email=e@x"]
+        for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "m"]):
+            subprocess.run([*git, *words], check=True)
+        subprocess.run(["sync", "-f", folder], check=True)
+        return folder
 
     def folder(self, name: str) -> str:
         """A folder of the user's, on the disk for good before anybody uses it."""
         path = f"{self._origins}/{name}"
         files = {f"{path}/a.txt": "a\n", f"{path}/sub/b.txt": "b\n", f"{path}/gone.txt": "gone\n"}
-        with self.step(f"folder {name}", *(origin(each, text) for each, text in files.items())):
+        with self.step(f"folder {name}", *(origin(each, text) for each, text in files.items()), atomic=False):
             os.makedirs(f"{path}/sub")
             for each, text in files.items():
                 with open(each, "w") as file:
                     file.write(text)
-            os.sync()
+            subprocess.run(["sync", "-f", path], check=True)
         return path
 
     def files(self) -> None:
@@ -102,12 +136,24 @@ class Workload:
             it.delete_file("files/a", "work/d", recursive=True)
         with self.step("undo rm of a directory", work("files/a", path, "one\nmore\n")):
             it.undo()
+        with self.step("edit", work("files/a", path, "one\nedited\n")):
+            it.edit_file("files/a", path, [Edit(old="more", new="edited")])
+        with self.step("put by a command", work("files/a", "work/by-command.txt", "command\n")):
+            self.command("put", "files/a", "work/by-command.txt", feed="command\n")
+        with self.step("undo edit by a command", work("files/a", path, "one\nmore\n")):
+            self.command("undo")
+        with self.step("mv over", work("files/a", path, "new\n"), work("files/a", "work/new.txt", None)):
+            it.move_file("files/a", "work/new.txt", path, replace=True)
+        both = [work("files/a", path, "one\nmore\n"), work("files/a", "work/new.txt", "new\n")]
+        with self.step("undo mv over", *both):
+            it.undo()
 
     def states(self) -> None:
         it, big = self.it, "0123456789\n" * 20000
         with self.step("create lazily", state("states/a", "planned")):
             it.create(id="states/a", lazy=True)
-        with self.step("put into a planned one", state("states/a", "ready"), work("states/a", "work/big.txt", big)):
+        put = [state("states/a", "ready"), work("states/a", "work/big.txt", big)]
+        with self.step("put into a planned one", *put, atomic=False):
             it.write_file("states/a", "work/big.txt", big)
         top = it.get("states/a").path
         with open(f"{top}/work/by-hand.txt", "w") as file:  # as a command would write it: nobody syncs it
@@ -121,6 +167,10 @@ class Workload:
         with self.step("restore", work("states/a", "work/big.txt", big)):
             it.restore("states/a", kept)
         with self.step("undo restore", work("states/a", "work/big.txt", "small\n")):
+            it.undo()
+        with self.step("restore a path", work("states/a", "work/big.txt", big)):
+            it.restore("states/a", kept, ["work/big.txt"])
+        with self.step("undo restore of a path", work("states/a", "work/big.txt", "small\n")):
             it.undo()
         with self.step("run") as claims:
             run = it.run("states/a", ["sh", "-c", "echo out; echo ran > ran.txt"])
@@ -143,6 +193,10 @@ class Workload:
             it.add_template("t", folder=folder)
         with self.step("create by overlay", begins("sources/overlay")):
             it.create(f"overlay:{folder}", id="sources/overlay")
+        with self.step("create from a folder", begins("sources/folder")):
+            it.create(f"folder:{folder}", id="sources/folder")
+        with self.step("create by a command", begins("sources/command")):
+            self.command("create", "sources/command", "--source", f"overlay:{folder}")
         with self.step("put over a view", work("sources/overlay", "work/a.txt", "changed\n")):
             it.write_file("sources/overlay", "work/a.txt", "changed\n")
         with self.step("create by copy", begins("sources/copy")):
@@ -161,19 +215,25 @@ class Workload:
         unpacked = "sources/archive"
         with self.step("create from an archive", begins(unpacked), work(unpacked, "work/a.txt", "changed\n")):
             it.create(f"archive:{path}", id=unpacked)
+        with self.step("template of a workspace", {"template w": {"work/a.txt": "fork\n"}}):
+            it.add_template("w", workspace="sources/fork2")
+        with self.step("template remove", {"template w": None}):
+            it.remove_template("w")
 
     def git(self) -> None:
-        folder = self.folder("repository")
-        git = ["git", "-C", folder, "-c", "user.name=n", "-c", "user.email=e@x"]
-        for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "m"]):
-            subprocess.run([*git, *words], check=True)
-        os.sync()
+        folder = self.repository("repository")
         for kind in ("clone", "worktree"):
             id = f"git/{kind}"
             with self.step(f"create by {kind}", state(id, "ready"), work(id, "work/a.txt", "a\n")):
                 self.it.create(f"{kind}:{folder}", id=id)
         with self.step("put into a clone", work("git/clone", "work/a.txt", "clone\n")):
             self.it.write_file("git/clone", "work/a.txt", "clone\n")
+        with self.step("destroy a worktree", state("git/worktree", "trash"), work("git/worktree", "work/a.txt", None)):
+            self.it.destroy("git/worktree", force=True)
+        with self.step(
+            "undo destroy of a worktree", state("git/worktree", "ready"), work("git/worktree", "work/a.txt", "a\n")
+        ):
+            self.it.undo()
 
     def sized(self) -> None:
         sized = self.open(storage_quota="image") if os.geteuid() == 0 else self.it
@@ -183,12 +243,20 @@ class Workload:
             sized.write_file("sized/a", "work/a.txt", "sized\n")
         with self.step("snapshot of a sized one") as claims:
             claims[f"snapshot sized/a {sized.snapshot('sized/a').id}"] = {"work/a.txt": "sized\n"}
+        with self.step("fork of a sized one", state("sized/b", "ready"), work("sized/b", "work/a.txt", "sized\n")):
+            sized.fork("sized/a", new_id="sized/b")
+        with self.step("destroy a sized one", state("sized/a", "trash"), work("sized/a", "work/a.txt", None)):
+            sized.destroy("sized/a", force=True)
+        with self.step(
+            "undo destroy of a sized one", state("sized/a", "ready"), work("sized/a", "work/a.txt", "sized\n")
+        ):
+            sized.undo()
 
     def giving(self) -> None:
         it, folder = self.it, self.folder("giving")
         with self.step("create what is applied", state("giving/a", "ready"), work("giving/a", "work/a.txt", "a\n")):
             it.create(f"overlay:{folder}", id="giving/a")
-        with self.step("change what is applied", work("giving/a", "work/a.txt", "applied\n")):
+        with self.step("change what is applied", work("giving/a", "work/a.txt", "applied\n"), atomic=False):
             it.write_file("giving/a", "work/a.txt", "applied\n")
             it.write_file("giving/a", "work/n/new.txt", "new\n", parents=True)
             it.delete_file("giving/a", "work/gone.txt")
@@ -198,14 +266,41 @@ class Workload:
         before = [origin(f"{folder}/a.txt", "a\n"), origin(f"{folder}/n/new.txt", None)]
         with self.step("undo apply", *before, origin(f"{folder}/gone.txt", "gone\n")):
             it.undo()
+        with self.step("apply a path", origin(f"{folder}/a.txt", "applied\n")):
+            it.apply("giving/a", ["a.txt"])
+        with self.step("apply the rest by a command", *after, origin(f"{folder}/gone.txt", None)):
+            self.command("apply", "giving/a")
+        with self.step("undo it by a command", *before[1:], origin(f"{folder}/gone.txt", "gone\n")):
+            self.command("undo")
+
+    def branches(self) -> None:
+        it, folder = self.it, self.repository("branches")
+        begun = work("branches/a", "work/a.txt", "a\n")
+        with self.step("create what goes to a branch", state("branches/a", "ready"), begun):
+            it.create(f"overlay:{folder}", id="branches/a")
+        with self.step("change what goes to a branch", work("branches/a", "work/a.txt", "branch\n"), atomic=False):
+            it.write_file("branches/a", "work/a.txt", "branch\n")
+            it.write_file("branches/a", "work/more.txt", "more\n")
+        changed = [branch(folder, "agent", "a.txt", "branch\n"), branch(folder, "agent", "more.txt", "more\n")]
+        with self.step("apply to a branch", *changed):
+            it.apply("branches/a", to="branch:agent", message="one")
+        with self.step("undo apply to a branch", *(dict.fromkeys(each) for each in changed)):
+            it.undo()
+        patch = f"{self._origins}/agent.patch"
+        with self.step("apply to a patch") as claims:
+            it.apply("branches/a", to=f"patch:{patch}")
+            with open(patch) as file:
+                claims |= origin(patch, file.read())
 
     def ends(self) -> None:
         it = self.it
         file = work("ends/a", "work/a.txt", "a\n")
-        with self.step("create what is destroyed", state("ends/a", "ready"), state("ends/b", "ready"), file):
+        three = [state(f"ends/{name}", "ready") for name in "abc"]
+        with self.step("create what is destroyed", *three, file, atomic=False):
             it.create(id="ends/a")
             it.write_file("ends/a", "work/a.txt", "a\n")
             it.create(id="ends/b")
+            it.create(id="ends/c")
         with self.step("destroy", state("ends/a", "trash"), work("ends/a", "work/a.txt", None)):
             it.destroy("ends/a", force=True)
         with self.step("undo destroy", state("ends/a", "ready"), file):
@@ -216,9 +311,52 @@ class Workload:
             it.restore_trashed("ends/a")
         with self.step("destroy a second", state("ends/b", "trash")):
             it.destroy("ends/b", force=True)
+        with self.step("destroy a third", state("ends/c", "trash")):
+            it.destroy("ends/c")
+        with self.step("trash restore elsewhere", state("ends/c", None), state("ends/d", "ready")):
+            it.restore_trashed("ends/c", new_id="ends/d")
+        with self.step("sweep", state("ends/b", None)):
+            it.sweep(everything=True)
+
+    def asking(self) -> None:
+        it, path = self.it, "work/a.txt"
+        with self.step(
+            "create what agents ask for", state("asking/a", "ready"), work("asking/a", path, "a\n"), atomic=False
+        ):
+            it.create(id="asking/a")
+            it.write_file("asking/a", path, "a\n")
+        agent = it.acting_as("bot", agent_of="asking/a")
+        questions = []
+        with self.step("ask") as claims:
+            for text in ("granted\n", "denied\n"):
+                try:
+                    agent.write_file("asking/a", path, text)
+                    raise AssertionError(text)
+                except ApprovalRequired as asked:
+                    questions.append(str(asked.details["approval_id"]))
+                    claims[f"approval {questions[-1]}"] = "open"
+        granted, denied = (f"approval {each}" for each in questions)
+        with self.step("approve", {granted: "granted"}):
+            it.approve(questions[0])
+        with self.step("deny", {denied: "denied"}):
+            it.deny(questions[1])
+        with self.step("use an approval", {granted: "used"}, work("asking/a", path, "granted\n"), atomic=False):
+            agent.write_file("asking/a", path, "granted\n")
+        with self.step("pin", {"pinned asking/a": True}):
+            it.pin("asking/a")
+        with self.step("policy", {"policy asking/a": "trusting"}):
+            it.change_policy("asking/a", "trusting")
+        with self.step("mail") as claims:
+            message = it.send_message("asking/a", "hello\n")
+            claims[f"message asking/a {message.id}"] = "hello\n"
+        with self.step("token") as claims:
+            token = it.create_token("asking/a")[0].token_id
+            claims[f"token {token}"] = True
+        with self.step("revoke a token", {f"token {token}": False}):
+            it.revoke_token(token)
 
 
 if __name__ == "__main__":
     workload = Workload(*sys.argv[1:4])
-    for part in sys.argv[4:] or ("files", "states", "sources", "git", "sized", "giving", "ends"):
+    for part in sys.argv[4:] or PARTS:
         getattr(workload, part)()

@@ -41,7 +41,11 @@ def add_template(home: Home, name: str, *, folder: str | None = None, workspace_
             borrows = _copy_folder(home, origin, aside) if workspace is None else _copy_work(home, workspace, aside)
             sync_trees(aside)  # a name stands for whole files only
             os.rename(f"{aside}/work", final)
-            mark_made(f"{home.path}/cache", name, final, borrows)
+            try:
+                mark_made(f"{home.path}/cache", name, final, borrows)
+            except OSError:
+                os.rename(final, f"{aside}/work")  # a template that could not be added does not take its name
+                raise
         except OSError as error:
             raise from_os(error, f"template {name}") from error
         finally:

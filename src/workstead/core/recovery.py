@@ -6,6 +6,7 @@ import os
 
 from workstead.core.leftovers import clear_away
 from workstead.errors import DiskFull, EventsLost, PermissionDenied, WorkspaceBusy, WorksteadError
+from workstead.flows.repair import _record_layers_of_parent
 from workstead.model.event import (
     WorkspaceCleanup,
     WorkspaceCreateFailed,
@@ -79,6 +80,8 @@ def _settle(home: Home, record: dict[str, Any]) -> Finding | None:
 def _undo_creating(home: Home, workspace: Workspace) -> str:
     # Nobody was told of it, so nobody can miss it.
     clear_away(home, workspace.uid, home.staging_path(workspace.uid), workspace.path)
+    if workspace.source.startswith("fork:"):
+        _record_layers_of_parent(home, workspace)
     fact = WorkspaceCreateFailed(
         **workspace.names(), workspace_path=workspace.path, code="interrupted", reason="the process that made it died"
     )

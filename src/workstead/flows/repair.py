@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from workstead.core.home import Home
 
 
+def _record_layers_of_parent(home: Home, workspace: Workspace) -> None:
+    from workstead.core import lookup
+    from workstead.model.source import parse
+    from workstead.verbs.fork import record_layers
+
+    parent = lookup.find(home, parse(workspace.source).location)
+    if parent is not None and parent.state == "ready":
+        record_layers(home, parent)
+
+
 def repair(home: Home, *, rebuild_views: bool = False, accept_log: bool = False) -> list[Finding]:
     """Settle interrupted steps, then compare the disk with the log and mend what can be mended without a loss.
 
@@ -100,6 +110,7 @@ def _tidy_templates(home: Home) -> list[Finding]:
 def _check_ready(home: Home) -> list[Finding]:
     from workstead.core.mend import bring_back, mend_metadata
     from workstead.core.states import mend_parts
+    from workstead.verbs.fork import record_layers
 
     findings = []
     for record in home.log.find_all("workspace", live_only=True):
@@ -116,6 +127,8 @@ def _check_ready(home: Home) -> list[Finding]:
                     continue
                 remake = f"made anew; aw restore {word(workspace.id)} SNAPSHOT fills it"
                 try:
+                    record_layers(home, workspace)
+                    workspace = Workspace(**(home.log.get("workspace", record["uid"]) or record))
                     parts = mend_parts(home, workspace)
                     findings += [Finding(what=f"{workspace.id}: {what}", done=remake) for what in parts]
                     attach_again(home, workspace)

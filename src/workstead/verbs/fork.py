@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from stat import S_ISLNK, S_ISREG
 
 from workstead.core import lookup
@@ -22,7 +23,7 @@ from workstead.core.mounting import attach as attach_workspace
 from workstead.core.mounting import filled_in, place_of
 from workstead.core.states import base_of
 from workstead.core.stopping import make_way
-from workstead.errors import Conflict, Invalid, WorkspaceExists
+from workstead.errors import Conflict, Invalid, WorkspaceExists, WorksteadError
 from workstead.model.config import parse_config
 from workstead.model.event import WorkspaceCreating, WorkspaceRelayered
 from workstead.model.names import format_id, parse_id
@@ -32,6 +33,7 @@ from workstead.sources import attach
 from workstead.system.files import foreign
 from workstead.system.files.parts import open_part
 from workstead.system.files.root import Root
+from workstead.system.overlay import layers
 from workstead.system.overlay.stack import has_space
 
 TYPE_CHECKING = False
@@ -163,6 +165,18 @@ def _build(
     return record_created(home, task, stated, filled, digest, base)
 
 
+def record_layers(home: Home, workspace: Workspace) -> None:
+    """Record that a fork which did not come to its end has turned plain files into a layer.
+
+    Verbs look at the record for where `work/` is: for an ordinary user a mounted one is in another namespace, and its
+    directory on the host is empty.
+    """
+    filled, place = filled_in(home, workspace)
+    now = layers.settled(filled, place)
+    if now != filled:
+        home.record(workspace.task_id, WorkspaceRelayered(**workspace.names(), filled=now.as_dict()))
+
+
 def _enter_space(home: Home, parent: Workspace, place: Place, config: Config) -> tuple[Place, list[str]]:
     """Where to build it; a copy of somebody's folder begins with all that is in it, for which no space is made."""
     origin = filled_in(home, parent)[0].origin
@@ -182,7 +196,12 @@ def _fill(home: Home, parent: Workspace, place: Place, config: Config, progress:
     options = fill_options(home, config)
     if has_space(place.layers):
         options = options.replace(mechanism="overlay")  # a copy would fill the space before anything is added
-    made, parent_filled = fork_files(filled, parent_place, place, options, progress)
+    try:
+        made, parent_filled = fork_files(filled, parent_place, place, options, progress)
+    except BaseException:
+        with suppress(WorksteadError):  # on a full disk `repair` does it later
+            record_layers(home, parent)
+        raise
     if parent_filled != filled:
         # A crash before this loses nothing: what the parent is made of stands in its stack.
         fact = WorkspaceRelayered(**parent.names(), filled=parent_filled.as_dict())

@@ -32,7 +32,7 @@ WRITING = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TMPFILE")
 LINE = re.compile(r"^([a-z0-9_]+)\((.*)", re.MULTILINE)
 
 
-def prepare(request: dict[str, Any]) -> list[str]:
+def prepare(request: dict[str, Any]) -> Any:
     """Make the home on the disk that every act then has a copy of."""
     scene = Scene(request["place"])
 

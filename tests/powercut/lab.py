@@ -72,7 +72,7 @@ class Lab:
     @contextmanager
     def _recorder(self, images: Sequence[Path], record: Path) -> Iterator[list[Path]]:
         mountpoint = Path(tempfile.mkdtemp(dir=self._top))
-        argv = [sys.executable, HERE / "recorder.py", mountpoint, record, *images]
+        argv: list[str | Path] = [sys.executable, HERE / "recorder.py", mountpoint, record, *images]
         with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
             try:
                 assert process.stdout

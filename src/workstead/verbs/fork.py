@@ -174,6 +174,7 @@ def record_layers(home: Home, workspace: Workspace) -> None:
     filled, place = filled_in(home, workspace)
     now = layers.settled(filled, place)
     if now != filled:
+        layers.make_work(place)  # the files are in the layer, and this is where it is mounted
         home.record(workspace.task_id, WorkspaceRelayered(**workspace.names(), filled=now.as_dict()))
 
 

@@ -21,7 +21,7 @@ from errno import ENOSPC
 from workstead.errors import FilesystemError, WorkspaceBusy
 from workstead.model.moving import move_path
 from workstead.model.value import Value
-from workstead.system.files.durable import replace_file, sync_file, sync_names
+from workstead.system.files.durable import make_folders, replace_file, sync_file, sync_names
 from workstead.system.kernel import locks
 
 TYPE_CHECKING = False
@@ -124,6 +124,7 @@ def forget_stack(layers: str) -> None:
 def finish_freezing(stack: Stack) -> None:
     """Move the layer that is being frozen to its place, if it is not there yet."""
     if stack.freezing and not os.path.lexists(stack.lowers[0]):
+        make_folders(os.path.dirname(stack.lowers[0]))  # a power cut may take the new directory and leave the stack
         os.rename(stack.freezing, stack.lowers[0])
 
 
@@ -150,7 +151,7 @@ def frozen_of(layers: str) -> str:
 def new_frozen(place: Place) -> str:
     """A path for a layer that will be shared; the directory is not made yet."""
     parent = frozen_of(place.layers)
-    os.makedirs(parent, 0o700, exist_ok=True)
+    make_folders(parent)
     return f"{parent}/{os.urandom(10).hex()}"
 
 

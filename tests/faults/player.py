@@ -29,6 +29,8 @@ CALLS = (
     "setxattr,fsetxattr,removexattr,mount,fsmount,move_mount,copy_file_range,sendfile,openat,openat2"
 )
 WRITING = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TMPFILE")
+# The error came after the effect, and the next try says so: the archive is there, the template is gone.
+DONE = ("file_exists", "template_not_found")
 LINE = re.compile(r"^([a-z0-9_]+)\((.*)", re.MULTILINE)
 
 
@@ -40,7 +42,7 @@ def prepare(request: dict[str, Any]) -> Any:
         scene.make_origins()
         with _open(scene) as it:
             scene.prepare(it)
-        return check.check(_request(scene, Act(lambda _: None, {}), done=False))
+            return check._compare(it, _request(scene, Act(lambda _: None, {}), done=False))
 
     return alone(request["mounts"], lambda: as_user(request["uid"], act))
 
@@ -173,8 +175,7 @@ def _again(it: Any, scene: Scene, act: Act) -> list[str]:
     try:
         act.act(it)
     except WorksteadError as error:
-        # An archive that is whole and not in the log: the error says that it exists, and its hint what to do.
-        return [] if error.code == "file_exists" else [f"again: {error.code}: {error}"]
+        return [] if error.code in DONE else [f"again: {error.code}: {error}"]
     request = _request(scene, act, done=True)
     request["holds"] = {key: value for key, value in request["holds"].items() if key in act.new}
     return [f"again: {each}" for each in check._compare(it, request)]

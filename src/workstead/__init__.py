@@ -18,6 +18,7 @@ __version__ = VERSION
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from workstead.local import Local
+    from workstead.model.health import Finding
     from workstead.remote import Remote
     from workstead.settings import Settings
     from workstead.verbs.backup import BackupRestored, KnownBackup
@@ -121,3 +122,19 @@ def _located(place: str) -> str:
     import os
 
     return place if "://" in place else os.path.abspath(place)
+
+
+def rebuild_log(home: str | None = None, *, settings: Settings | None = None) -> list[Finding]:
+    """Make the log of a home anew that is lost or damaged, from what is whole in it and what lies beside it.
+
+    The damaged file is kept. Nobody may have the home open; the home is not opened as it is.
+    """
+    import os
+
+    from workstead.core.home import default_path
+    from workstead.flows.rebuild_log import rebuild_log as rebuild
+    from workstead.model.event import Caller
+    from workstead.settings import load_settings
+
+    path = os.path.abspath(home or default_path(os.environ))
+    return rebuild(path, settings or load_settings(os.environ, os.getcwd()), Caller())

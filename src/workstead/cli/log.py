@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from workstead.cli.context import Door
     from workstead.model.event import Event
+    from workstead.model.health import Finding
 
 
 def _events_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +72,11 @@ def _verify(door: Door, _: argparse.Namespace) -> None:
 def _repair_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rebuild-views", action="store_true", help="make the views anew from the events")
     parser.add_argument(
+        "--rebuild-log",
+        action="store_true",
+        help="make a lost or damaged log anew from what is whole in it and what lies beside it",
+    )
+    parser.add_argument(
         "--accept-log",
         action="store_true",
         help="take a log that lost events as it is; a sweep may then delete what it does not know",
@@ -81,7 +87,12 @@ def _repair_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _repair(door: Door, args: argparse.Namespace) -> None:
-    findings = door.workspaces.repair(rebuild_views=args.rebuild_views, accept_log=args.accept_log, adopt=args.adopt)
+    findings: list[Finding] = []
+    if args.rebuild_log:
+        import workstead
+
+        findings += workstead.rebuild_log(args.home, settings=door.settings)  # the log cannot be opened as it is
+    findings += door.workspaces.repair(rebuild_views=args.rebuild_views, accept_log=args.accept_log, adopt=args.adopt)
     door.print(findings, "\n".join(f"{printable(f.what)}: {printable(f.done)}" for f in findings) or None)
     if not findings:
         door.hint("nothing to mend")
@@ -99,7 +110,7 @@ COMMANDS = {
     "repair": Command(
         arguments=_repair_arguments,
         run=_repair,
-        examples="  aw repair\n  aw repair --rebuild-views\n  aw repair --accept-log\n"
+        examples="  aw repair\n  aw repair --rebuild-views\n  aw repair --rebuild-log\n  aw repair --accept-log\n"
         "  aw repair --adopt --home /srv/restored\n",
     ),
 }

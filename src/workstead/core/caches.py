@@ -11,12 +11,10 @@ and one that is touched in the instant in which it is taken away is put back.
 
 from __future__ import annotations
 
-import json
 import os
-from contextlib import suppress
 
 from workstead.core.idle import days_since
-from workstead.core.states import stacks_path
+from workstead.core.states import find_stack, stacks_path
 from workstead.model.retention import Cached, Rules, Verdict, judge_cached
 from workstead.model.value import Value
 
@@ -109,15 +107,17 @@ class _Used:
     """All paths that something stands on or borrows from, read once."""
 
     def __init__(self, home: Home) -> None:
-        from workstead.system.overlay.stack import stacks
+        from workstead.system.overlay.stack import damaged_stacks, stacks
 
         self._top = _top(home)
+        self._unknown = 0
         records = [record for record in home.log.find_all("workspace") if record["home"] == home.id]
         self._being_made = sum(record["state"] == "creating" for record in records)
         self._users: list[list[str]] = [stack.lowers for _, stack in stacks(home.private)]
-        for name in _names(stacks_path(home)):
-            with suppress(OSError, ValueError), open(f"{stacks_path(home)}/{name}") as file:
-                self._users.append(json.load(file)[0])
+        kept = [find_stack(home, name) for name in _names(stacks_path(home)) if "." not in name]
+        self._users += [list(stack.layers) for stack in kept if stack]
+        if None in kept or damaged_stacks(home.private):
+            self._unknown = 1  # nobody knows what a damaged record named: it may be any of them
         for record in records:
             if record["state"] not in _GONE_STATES and record["filled"]:
                 self._users.append([str(path) for path in record["filled"]["origin"].get("borrows", ())])
@@ -132,7 +132,7 @@ class _Used:
         for path in _paths(home):
             for name in _names(path) if "/checkouts/" in path else ():
                 if name.endswith(".borrows"):
-                    with open(f"{path}/{name}") as file:
+                    with open(f"{path}/{name}", encoding="utf-8", errors="surrogateescape") as file:
                         yield file.read().split("\n")
 
     def facts(self, path: str) -> Cached:
@@ -145,4 +145,4 @@ class _Used:
         except FileNotFoundError:
             moment = 0.0
         # Whoever is making a workspace may be about to name any of them.
-        return Cached(idle_days=days_since(moment), used_by=users + self._being_made)
+        return Cached(idle_days=days_since(moment), used_by=users + self._being_made + self._unknown)

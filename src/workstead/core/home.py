@@ -1,12 +1,13 @@
 """The directory that holds everything: its log, its locks, its paths.
 
 HOME/                      0700
-  id                       which home this is, for stores that several share
+  id                       which home this is, for stores that several share, see system/files/identity.py
   format                   the format version of this directory; a home without it has version 1
   place                    the path of this directory, which differs in a copy
   adopting                 places whose paths are being rewritten to this one, see verbs/adopt.py
   log.db                   the event log (unless store.url names a server)
   log.db.head              its newest durable event, which shows when the log lost its end
+  records/UID              what the log says of a workspace, to rebuild a lost log from, see system/files/records.py
   locks                    one byte range for each thing that is being worked on
   reserve*                 space and inodes for the log, so that a full disk can be freed, see system/files/reserve.py
   clock                    empty; its mtime is the time of the newest id
@@ -45,8 +46,8 @@ from workstead.model.event import ON_A_FULL_DISK, Caller
 from workstead.model.names import directory_name, fresh_name
 from workstead.store import Log, head, open_log
 from workstead.store.log import LabelTaken
-from workstead.system.files import readonly_database, reserve
-from workstead.system.files.durable import make_folders, sync_file, sync_names
+from workstead.system.files import identity, readonly_database, records, reserve
+from workstead.system.files.durable import make_folders
 from workstead.system.files.pool import Pool
 from workstead.system.kernel import locks
 
@@ -95,7 +96,9 @@ class Home:
         _check_utf8(path)
         _check_utf8(settings.storage.workspaces_path or "")
         try:
-            home_id = _read_id(path) or _make(path, has_log=settings.store.url is None)
+            has_log = os.path.lexists(f"{path}/log.db")
+            made = _make(path, has_log=settings.store.url is None) if (found := identity.read(path)) is None else ""
+            home_id, is_sealed = found or (made, not has_log)
         except NotADirectoryError as error:
             raise NotADirectory(f"home {path} is not a directory", hint="choose another --home") from error
         except OSError as error:
@@ -104,6 +107,8 @@ class Home:
         log = open_log(os.path.join(path, "log.db"), settings.store.url, look=readonly_database.connect)
         reserve.make(path)
         home = cls(path, settings, caller, log, home_id)
+        if not is_sealed:
+            home.id = _find_id(home)
         home._original = _find_original(home)
         return home
 
@@ -206,6 +211,12 @@ class Home:
         On a full disk what frees space and what ends a step are written with the reserve's help, nothing else: then
         the reserve lasts until there is space again."""
         self.check_place()
+        events = self._append(task, facts, durable=durable)
+        if not self.settings.store.url:
+            records.keep(self.path, events)
+        return events
+
+    def _append(self, task: str, facts: tuple[Value, ...], *, durable: bool) -> list[Event]:
         try:
             return self.log.append(task, facts, self.caller, durable=durable)
         except LabelTaken as taken:
@@ -287,12 +298,24 @@ def _check_utf8(path: str) -> None:
         raise InvalidPath(f"the path {path!r} is not valid UTF-8", hint="choose another --home") from None
 
 
-def _read_id(path: str) -> str:
-    try:
-        with open(f"{path}/id", encoding="ascii") as file:
-            return file.read().strip()
-    except FileNotFoundError:
-        return ""
+def _find_id(home: Home) -> str:
+    """The id of a home whose file is damaged or has no checksum yet: as its workspaces in the log say.
+
+    A home without workspaces has nothing that another id would part it from."""
+    below = f"{home.workspaces_path}/"
+    records = home.log.find_all("workspace")
+    known = [record["home"] for record in records if record["path"].startswith(below)]
+    if not known and not home.settings.store.url:  # a copy of a home: the paths are those of the original
+        known = [record["home"] for record in records]
+    if home.id in known:
+        found = home.id
+    elif known:
+        found = str(max(known, key=known.count))
+    else:
+        found = home.id or os.urandom(8).hex()
+    with suppress(OSError):  # a home that can only be read
+        identity.replace(home.path, found)
+    return found
 
 
 def _find_original(home: Home) -> str:
@@ -374,7 +397,8 @@ def _is_same(one: str, other: str) -> bool:
 def has_id(path: str, home_id: str) -> bool:
     """Whether the home of this id is at a path."""
     try:
-        return _read_id(path) == home_id
+        found = identity.read(path)
+        return found is not None and found[0] == home_id
     except (OSError, ValueError):
         return False
 
@@ -386,19 +410,4 @@ def _make(path: str, *, has_log: bool) -> str:
         head.write(f"{path}/log.db.head", 0, GENESIS, durable=True)
     with open(os.open(f"{path}/format", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "w", encoding="ascii") as file:
         file.write(f"{FORMAT}\n")
-    # Two first users may meet here: the link can be made only once, and both read what stands.
-    own = f"{path}/id.{os.getpid()}.{os.urandom(4).hex()}"
-    descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(descriptor, "w", encoding="ascii") as file:
-            file.write(os.urandom(8).hex() + "\n")
-            file.flush()
-            sync_file(file.fileno())
-        os.link(own, f"{path}/id")
-    except (FileExistsError, FileNotFoundError):
-        pass  # somebody was first, and a repair may have tidied ours away
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(own)
-    sync_names(path)
-    return _read_id(path)
+    return identity.make(path)

@@ -184,8 +184,10 @@ def _collect(home: Home, store: Store, leaving: Leaving, *, dry_run: bool) -> Fr
     done = collect_objects(store, lambda: live_roots(home, leaving), dry_run=dry_run)
     with store.hold():  # a state that is kept now lies on a stack of its workspace, which is in use by that
         keys = stack_keys(store, live_roots(home, leaving))
-        kept = {layer for key in keys if (stack := find_stack(home, key)) for layer in stack.layers}
-        freed = _sweep_layers(home, kept, dry_run=dry_run)
+        stacks = [find_stack(home, key) for key in keys]
+        kept = {layer for stack in stacks if stack for layer in stack.layers}
+        # Nobody knows which layers a damaged record named: it may be any of them.
+        freed = Freed() if None in stacks else _sweep_layers(home, kept, dry_run=dry_run)
         if not dry_run:
             _forget_stacks(home, keys)
     return freed.replace(objects=done.objects, objects_bytes=done.freed_bytes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from workstead.core.leftovers import find_strangers, names_in
-from workstead.core.recovery import attach_again, find_lost_events, settle
+from workstead.core.recovery import _SETTLERS, attach_again, find_lost_events, settle
 from workstead.errors import WorkspaceBusy, WorksteadError
 from workstead.model.health import Finding
 from workstead.model.text import word
@@ -30,6 +30,11 @@ def _record_layers_of_parent(home: Home, workspace: Workspace) -> None:
     parent = lookup.find(home, parse(workspace.source).location)
     if parent is not None and parent.state == "ready":
         record_layers(home, parent)
+
+
+def settle_moves(home: Home, workspace: Workspace) -> str:
+    """End a destroy or its undo by where the directory is, whatever else the log lacks; says where that is."""
+    return _SETTLERS[workspace.state](home, workspace)
 
 
 def repair(home: Home, *, rebuild_views: bool = False, accept_log: bool = False) -> list[Finding]:

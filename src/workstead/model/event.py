@@ -661,6 +661,15 @@ class HomeAdopted(Value):
     to_workspaces: str
 
 
+class LogRebuilt(Value):
+    """The log was lost or damaged, and made anew from what was whole and what lies beside it."""
+
+    kept_as: str  # the damaged file
+    events: int  # in the new log
+    damaged: int  # events in the old log that could not be used
+    workspaces: int  # that the new log has
+
+
 FACTS: tuple[type[Value], ...] = (
     WorkspacePlanned,
     WorkspaceCreating,
@@ -731,6 +740,7 @@ FACTS: tuple[type[Value], ...] = (
     CallFailed,
     CallCancelled,
     HomeAdopted,
+    LogRebuilt,
 )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import time
 
-from workstead.errors import EventsLost, Invalid, VersionConflict, WrongStatus
+from workstead.errors import EventsLost, Invalid, LogBroken, VersionConflict, WrongStatus
 from workstead.model.chain import GENESIS, link_of, next_hash
 from workstead.model.event import EVENT_TYPES, Caller, Event
 from workstead.model.verification import Verification
@@ -166,6 +166,33 @@ class Log:
             database.announce(position, last_hash)
         return events
 
+    def fill(self, rows: Iterable[tuple[str, str, str, str, str, str]]) -> list[tuple[str, str]]:
+        """Append events of another time to an empty log: stream, type, data, actor, metadata and time of each.
+
+        Return the stream and type of those that the lifecycle refuses, because events before them are missing."""
+        execute = self._database.execute
+        ends: dict[str, tuple[int, str]] = {}
+        refused = []
+        position, digest = 0, GENESIS
+        with self._database.transaction(durable=True):
+            for stream, kind, data, actor, metadata, at in rows:
+                try:
+                    project(self, kind, json.loads(data), stream, actor, at)
+                except (WrongStatus, LabelTaken, LookupError, TypeError):
+                    refused.append((stream, kind))
+                    continue
+                version, last = ends.get(stream, (0, GENESIS))
+                position, version = position + 1, version + 1
+                digest = next_hash(last, link_of(stream, version, kind, data, actor, metadata, at))
+                ends[stream] = (version, digest)
+                execute(
+                    f"INSERT INTO events ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?)",
+                    (position, stream, version, kind, data, actor, metadata, at, digest),
+                )
+            for stream, (version, last) in ends.items():
+                execute("INSERT INTO streams (stream, version, hash) VALUES (?,?,?)", (stream, version, last))
+        return refused
+
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def version(self, stream: str) -> int:
@@ -244,7 +271,7 @@ class Log:
     def get(self, kind: str, key: str) -> dict[str, Any] | None:
         """The record of this kind and key."""
         rows = self._database.execute("SELECT data FROM views WHERE kind = ? AND key = ?", (kind, key))
-        return json.loads(rows[0][0]) if rows else None
+        return _record(rows[0][0], kind) if rows else None
 
     def put(
         self, kind: str, key: str, record: dict[str, Any], *, task: str, label: str, live: bool, pending: bool
@@ -269,7 +296,7 @@ class Log:
     def find_live(self, kind: str, label: str) -> dict[str, Any] | None:
         """The one live record with this label."""
         rows = self._database.execute("SELECT data FROM views WHERE kind = ? AND label = ? AND live = 1", (kind, label))
-        return json.loads(rows[0][0]) if rows else None
+        return _record(rows[0][0], kind) if rows else None
 
     def find_all(
         self, kind: str, *, task: str | None = None, label: str | None = None, live_only: bool = False
@@ -285,12 +312,12 @@ class Log:
             sql += " AND live = 1"
         rows = sorted(self._database.execute(sql, values))
         decode = json.loads if len(rows) < FEW else _fast_decoder()
-        return [decode(row[1]) for row in rows]
+        return [_record(row[1], kind, decode) for row in rows]
 
     def find_pending(self) -> list[tuple[str, dict[str, Any]]]:
         """The (kind, record) pairs whose step was begun and not ended."""
         rows = self._database.execute("SELECT kind, data FROM views WHERE pending = 1 ORDER BY key")
-        return [(kind, json.loads(data)) for kind, data in rows]
+        return [(kind, _record(data, kind)) for kind, data in rows]
 
     # -- proving -------------------------------------------------------------------------------------------------------
 
@@ -458,7 +485,30 @@ def _select(after: int, stream: str | None, types: Sequence[str], limit: int) ->
     return f"{sql} ORDER BY position LIMIT {limit}", values
 
 
+def _record(text: str, kind: str, decode: Callable[[str], Any] = json.loads) -> dict[str, Any]:
+    try:
+        found = decode(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise LogBroken(
+            f"the event log is damaged: a record of kind {kind} cannot be read",
+            hint="keep a copy of the home, then aw repair --rebuild-log: it makes the log anew from what is whole",
+        )
+    return found
+
+
 def _event(row: Row) -> Event:
+    try:
+        return _whole_event(row)
+    except ValueError:
+        raise LogBroken(
+            f"the event log is damaged: the event at position {row[0]} cannot be read",
+            hint="keep a copy of the home, then aw repair --rebuild-log: it makes the log anew from what is whole",
+        ) from None
+
+
+def _whole_event(row: Row) -> Event:
     return Event(
         position=row[0],
         stream=row[1],

@@ -402,6 +402,9 @@ def _holder_of(lock: int) -> str:
     return f"process {pid} ({command!r}{', which is stopped' if state in 'Tt' else ''})"
 
 
+DAMAGED = "the file is damaged: restore it from a backup, or aw repair --rebuild-log makes it anew from what is whole"
+
+
 @contextmanager
 def _errors(path: str) -> Iterator[None]:
     try:
@@ -429,7 +432,7 @@ def _translate(error: sqlite3.Error, path: str) -> WorksteadError:
     if code.startswith("SQLITE_CANTOPEN"):
         return PermissionDenied(what, hint="check the owner and mode of the home, or choose another --home")
     if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-        return StoreUnavailable(what, hint="the file is damaged: keep a copy, then restore it from a backup")
+        return StoreUnavailable(what, hint=DAMAGED)
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreUnavailable(what, hint="another process holds the log for long: try again")
     return FilesystemError(what, hint="aw doctor checks this machine")

@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import os
 
-from workstead.errors import FolderNotFound, Unavailable, WorkspaceBusy, from_os
+from workstead.errors import FilesystemError, FolderNotFound, Unavailable, WorkspaceBusy, from_os
 from workstead.system.files.parts import make_parts, open_folder, open_part
 from workstead.system.kernel.boot import this_boot
 from workstead.system.overlay.mounter import (
@@ -38,6 +38,8 @@ from workstead.system.overlay.stack import (
     Stack,
     forget_stack,
     has_space,
+    has_upper,
+    is_damaged,
     private_of,
     read_stack,
     stack_of,
@@ -284,6 +286,11 @@ def settled(filled: Filled, place: Place) -> Filled:
     if filled.mechanism in MOUNTED or filled.mechanism == NONE:
         return filled
     stack = read_stack(place.layers)
+    if stack is None and is_damaged(place.layers) and has_upper(place.layers):
+        raise FilesystemError(
+            f"{place.layers}/stack is damaged, and nothing else says which layers this workspace is made of",
+            hint="restore that file from a backup, or bring back a snapshot: aw create NEW --source fork:ID@SNAPSHOT",
+        )
     if stack is None or not stack.lowers[-1].startswith(f"{private_of(place)}/frozen/"):
         return filled
     return filled.replace(mechanism=candidates()[0], layers=stack.lowers)

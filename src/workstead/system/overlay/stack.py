@@ -16,9 +16,10 @@ is waste, and `sweep` takes it.
 from __future__ import annotations
 
 import os
+from binascii import crc32
 from errno import ENOSPC
 
-from workstead.errors import FilesystemError, WorkspaceBusy
+from workstead.errors import WorkspaceBusy
 from workstead.model.moving import move_path
 from workstead.model.value import Value
 from workstead.system.files.durable import make_folders, replace_file, sync_file, sync_names
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from workstead.model.moving import Moves
     from workstead.model.source import Filled, Place
 
-_HEADER = b"carrel stack 1"
+_HEADER = b"carrel stack 2"  # with a checksum of what follows
+_UNCHECKED = b"carrel stack 1"  # as older versions wrote it
 
 
 class Stack(Value):
@@ -65,25 +67,47 @@ def own_of(layers: str) -> str:
 
 def read_stack(layers: str) -> Stack | None:
     """The stack of the workspace whose layers these are, any interrupted freezing finished; None if there is none."""
+    found = _load(layers)
+    return found if isinstance(found, Stack) else None
+
+
+def is_damaged(layers: str) -> bool:
+    """Whether the stack file is there and is not what was written: cut short by a power failure, or rotten."""
+    return _load(layers) is False
+
+
+def _load(layers: str) -> Stack | bool | None:
+    """The stack, None if there is no file, False if it is damaged."""
     try:
         with open(f"{layers}/stack", "rb") as file:
-            header, number, freezing, *lowers = file.read().split(b"\0")
-    except FileNotFoundError:
+            header, _, rest = file.read().partition(b"\0")
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError:  # cut short by a power failure before the first sync
-        return None
-    if header != _HEADER:
-        raise FilesystemError(f"{layers}/stack was written by another version", hint="aw doctor")
-    stack = Stack(lowers=[os.fsdecode(lower) for lower in lowers], number=int(number), freezing=os.fsdecode(freezing))
+    if header == _HEADER:
+        checksum, _, rest = rest.partition(b"\0")
+        if checksum != b"%08x" % crc32(rest):
+            return False
+    elif header != _UNCHECKED:
+        return False
+    try:
+        number, freezing, *lowers = rest.split(b"\0")
+        stack = Stack(
+            lowers=[os.fsdecode(lower) for lower in lowers], number=int(number), freezing=os.fsdecode(freezing)
+        )
+    except ValueError:
+        return False
+    if not lowers or not all(lower.startswith(b"/") for lower in lowers):
+        return False
     finish_freezing(stack)
     return stack
 
 
 def write_stack(layers: str, stack: Stack, *, sync: bool = False) -> None:
     """Replace the stack file in one step; `sync` waits for the disk."""
-    text = b"\0".join(
-        [_HEADER, b"%d" % stack.number, os.fsencode(stack.freezing), *(os.fsencode(lower) for lower in stack.lowers)]
+    rest = b"\0".join(
+        [b"%d" % stack.number, os.fsencode(stack.freezing), *(os.fsencode(lower) for lower in stack.lowers)]
     )
+    text = b"\0".join([_HEADER, b"%08x" % crc32(rest), rest])
     temporary = f"{layers}/stack.new"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -136,6 +160,11 @@ def stack_of(filled: Filled, place: Place) -> Stack:
 def _newest_upper(layers: str) -> int:
     names = [entry.rpartition("/")[2] for entry in _entries(own_of(layers))]
     return max((int(name[6:]) for name in names if name.startswith("upper.")), default=0)
+
+
+def has_upper(layers: str) -> bool:
+    """Whether the workspace has layers of its own."""
+    return any(os.path.basename(entry).startswith("upper.") for entry in _entries(own_of(layers)))
 
 
 def private_of(place: Place) -> str:
@@ -205,15 +234,20 @@ def users_of(workstead: str, layer: str) -> list[str]:
 
 def stacks(workstead: str) -> Iterator[tuple[str, Stack]]:
     """Every stack with the directory that it is in: of workspaces, in the trash too, and of what is being built."""
-    for layers in (*_entries(f"{workstead}/layers"), *_entries(f"{workstead}/staging")):
+    for layers in _all_layers(workstead):
         stack = read_stack(layers)
         if stack:
             yield layers, stack
 
 
-def _is_cut(layers: str) -> bool:
-    """Whether the stack file is there and holds no stack: it was cut short by a full disk or a power failure."""
-    return os.path.lexists(f"{layers}/stack") and read_stack(layers) is None
+def damaged_stacks(workstead: str) -> list[str]:
+    """The directories whose stack file is damaged: nobody knows which layers it named."""
+    return [layers for layers in _all_layers(workstead) if is_damaged(layers)]
+
+
+def _all_layers(workstead: str) -> Iterator[str]:
+    yield from _entries(f"{workstead}/layers")
+    yield from _entries(f"{workstead}/staging")
 
 
 def _entries(directory: str) -> Iterator[str]:
@@ -229,7 +263,7 @@ def sweep(workstead: str, *, keep: Iterable[str] = (), remove: bool = True) -> l
     from workstead.system.overlay import copying
 
     present = list(_entries(f"{workstead}/frozen"))  # before the stacks are read: a stack is written before its layers
-    if any(_is_cut(layers) for layers in (*_entries(f"{workstead}/layers"), *_entries(f"{workstead}/staging"))):
+    if damaged_stacks(workstead):
         return []  # nobody knows which layers that stack named; mounting its workspace writes it again
     used = frozen_in_use(workstead) | set(keep)
     waste = sorted(path for path in present if path not in used)

@@ -1,0 +1,109 @@
+"""What the log says of each workspace, once more beside the log: a lost log is rebuilt from here.
+
+    HOME/records/UID     one sealed line for each event that a workspace cannot do without, as it stands in the log
+
+In the home, where no agent writes. A line is written after its event is in the log and is not synced: the log is the
+truth, and these files are compared with it by `aw verify` and written anew by `aw repair`. They hold how a workspace
+was made, what became of it, its snapshots and its runs; they do not hold who read or wrote which file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+
+from workstead.model import run, workspace
+from workstead.system.files.sealed import seal, unseal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+    from workstead.model.event import Event
+
+KEPT = frozenset(
+    {*workspace.EVENTS, *run.EVENTS, "snapshot_taken", "snapshot_imported", "snapshot_dropped"},
+)
+_ENDS = ("workspace_purged",)  # after which nothing of the workspace is left
+_dumps = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def directory_of(home: str) -> str:
+    """Where the records of a home are."""
+    return f"{home}/records"
+
+
+def keep(home: str, events: Iterable[Event]) -> None:
+    """Write down what was appended to the log. A disk that refuses leaves the record to the next repair."""
+    lines: dict[str, list[bytes]] = {}
+    for event in events:
+        if event.event_type in KEPT:
+            lines.setdefault(str(event.event_data["uid"]), []).append(_line(event))
+            if event.event_type in _ENDS or _is_aborted(event):
+                lines.pop(str(event.event_data["uid"]))
+                forget(home, str(event.event_data["uid"]))
+    for uid, own in lines.items():
+        with suppress(OSError):
+            _append(f"{directory_of(home)}/{uid}", b"".join(own))
+
+
+def forget(home: str, uid: str) -> None:
+    """Remove the record of a workspace that is gone for good."""
+    with suppress(OSError):
+        os.unlink(f"{directory_of(home)}/{uid}")
+
+
+def replace(home: str, uid: str, events: Iterable[Event]) -> None:
+    """Write a record anew."""
+    fresh = f"{directory_of(home)}/{uid}.{os.urandom(4).hex()}"
+    _append(fresh, b"".join(_line(event) for event in events))
+    os.rename(fresh, f"{directory_of(home)}/{uid}")
+
+
+def uids(home: str) -> list[str]:
+    """The workspaces that have a record."""
+    try:
+        return sorted(name for name in os.listdir(directory_of(home)) if "." not in name)
+    except FileNotFoundError:
+        return []
+
+
+def read(home: str, uid: str) -> tuple[list[dict[str, Any]], int]:
+    """The events of a workspace as they were written down, and how many lines are damaged."""
+    try:
+        with open(f"{directory_of(home)}/{uid}", "rb") as file:
+            lines = file.read().splitlines(keepends=True)
+    except FileNotFoundError:
+        return [], 0
+    found = list(_events(lines))
+    return found, len(lines) - len(found)
+
+
+def _events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        text = unseal(line)
+        if text is not None:
+            yield json.loads(text)
+
+
+def _line(event: Event) -> bytes:
+    return seal(_dumps(event.as_dict()).encode("ascii"))
+
+
+def _is_aborted(event: Event) -> bool:
+    return event.event_type == "workspace_create_failed" and not event.event_data.get("kept")
+
+
+def _append(path: str, lines: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        descriptor = os.open(path, flags, 0o600)
+    try:
+        os.write(descriptor, lines)  # in one call: two writers do not mix their lines
+    finally:
+        os.close(descriptor)

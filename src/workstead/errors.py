@@ -605,6 +605,13 @@ class StoreUnavailable(Unavailable):
     code = "store_unavailable"
 
 
+class HomeDamaged(Unavailable):
+    """Something in the home is not as it was written; the details name each thing and whom it affects."""
+
+    code = "home_damaged"
+    retryable = False
+
+
 class HomeCopied(Conflict):
     """This home is a copy of another one, or was moved: the paths in its records are not its own."""
 

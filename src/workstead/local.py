@@ -797,10 +797,16 @@ class Local:
     def last_position(self) -> int:
         return self._home.log.last_position()
 
-    def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
+    def verify(
+        self,
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        deep: bool = False,
+        reading: Callable[[str, int], None] = lambda _name, _bytes: None,
+    ) -> Verification:
         from workstead.verbs.events import verify
 
-        return verify(self._home, progress)
+        return verify(self._home, progress, deep=deep, reading=reading)
 
     # -- what agents may do --
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+import time
 
-from workstead.cli.context import Command, to_json
-from workstead.errors import InvalidUsage
+from workstead.cli.context import Command, size, to_json
+from workstead.errors import HomeDamaged, InvalidUsage
 from workstead.model.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import Any
 
     from workstead.cli.context import Door
     from workstead.model.event import Event
@@ -58,15 +60,59 @@ def _line(event: Event) -> str:
     )
 
 
-def _no_arguments(_: argparse.ArgumentParser) -> None:
-    pass
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="read every snapshot, layer, prepared checkout, template, archive and output of a run too",
+    )
 
 
-def _verify(door: Door, _: argparse.Namespace) -> None:
-    found = door.workspaces.verify(lambda done, total: door.progress(f"verified {done:,} of {total:,} events"))
+def _verify(door: Door, args: argparse.Namespace) -> None:
+    try:
+        found = door.workspaces.verify(
+            lambda done, total: door.progress(f"verified {done:,} of {total:,} events"),
+            deep=args.deep,
+            reading=_reading(door),
+        )
+    except HomeDamaged as damaged:
+        door.progress("")
+        if not door.is_json:
+            _print_damage(damaged)
+            damaged.message = f"{len(_damage_of(damaged))} things are damaged; everything else is whole"
+        raise
     door.progress("")
     summary = {"events": found.events, "streams": found.streams, "records": found.records, "ok": True}
     door.print(summary, f"{found.events} events in {found.streams} streams and {found.records} records: all whole")
+
+
+def _reading(door: Door) -> Callable[[str, int], None]:
+    """Shows what is being read, from the first second on."""
+    started = shown = time.monotonic()
+    total = 0
+
+    def show(name: str, count: int) -> None:
+        nonlocal shown, total
+        total += count
+        now = time.monotonic()
+        if now - started > 1 and now - shown > 0.1:
+            shown = now
+            door.progress(f"read {size(total)}: {name}")
+
+    return show
+
+
+def _damage_of(damaged: HomeDamaged) -> list[dict[str, Any]]:
+    found: Any = damaged.details["damage"]
+    return list(found)
+
+
+def _print_damage(damaged: HomeDamaged) -> None:
+    for each in _damage_of(damaged):
+        print(printable(each["what"]))
+        print(printable(f"  affects: {', '.join(each['affects']) or 'no workspace'}"))
+        print(printable(f"  remedy: {each['remedy']}"))
+    damaged.hint = ""
 
 
 def _repair_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,7 +152,7 @@ COMMANDS = {
         examples="  aw events --task-id fix-login\n  aw events --follow --type workspace_created --format json\n"
         "  aw events --history fix-login/a1\n",
     ),
-    "verify": Command(arguments=_no_arguments, run=_verify, examples="  aw verify\n"),
+    "verify": Command(arguments=_verify_arguments, run=_verify, examples="  aw verify\n  aw verify --deep\n"),
     "repair": Command(
         arguments=_repair_arguments,
         run=_repair,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _OWNER, _WORKSPACE, _RUN = "aw-owner-", "aw-desk-", "aw-run-"
 _MAX_LENGTH = 200
+_DIGITS = frozenset("0123456789abcdef")
 
 
 def owner_token(home: Home) -> str:
@@ -156,11 +157,17 @@ def _path(home: Home) -> str:
 def _read(home: Home) -> str:
     try:
         with open(_path(home), encoding="ascii") as file:
-            return file.read(_MAX_LENGTH).strip()
-    except FileNotFoundError:
+            text = file.read(_MAX_LENGTH).strip()
+            return text if is_whole(text) else ""
+    except (FileNotFoundError, UnicodeDecodeError):
         return ""
     except OSError as error:
         raise from_os(error, "the owner's token") from error
+
+
+def is_whole(text: str) -> bool:
+    """Whether this looks like a token of the owner: a damaged file must not be one, least of all an empty one."""
+    return text.startswith(_OWNER) and len(text) == len(_OWNER) + 64 and _DIGITS.issuperset(text[len(_OWNER) :])
 
 
 def _make(home: Home) -> str:
@@ -175,7 +182,7 @@ def _make(home: Home) -> str:
         sync_names(home.path)
     except OSError as error:
         raise from_os(error, "the owner's token") from error
-    return _read(home)
+    return _read(home) or change_owner_token(home)  # a damaged file: whoever has the old token has to ask again
 
 
 def _write_aside(home: Home) -> str:

@@ -7,6 +7,7 @@ usually none. A step whose lock is held has a living owner and is left alone.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from workstead.core.leftovers import find_strangers, names_in
 from workstead.core.recovery import _SETTLERS, attach_again, find_lost_events, settle
@@ -14,12 +15,14 @@ from workstead.errors import WorkspaceBusy, WorksteadError
 from workstead.model.health import Finding
 from workstead.model.text import word
 from workstead.model.workspace import Workspace
+from workstead.system.overlay import mounter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from workstead.core.home import Home
+    from workstead.model.event import Event
 
 
 def _record_layers_of_parent(home: Home, workspace: Workspace) -> None:
@@ -52,10 +55,12 @@ def repair(home: Home, *, rebuild_views: bool = False, accept_log: bool = False)
         return [*findings, loss, *_check_states(home), *_name_strangers(home)]
     findings += settle(home)
     findings += _finish_deleting(home)
+    findings += _mend_records(home)
     findings += _check_ready(home)  # looks in the building site too, so before that is tidied
     findings += _check_trashed(home)
     findings += _tidy_staging(home)
     findings += _tidy_templates(home)
+    findings += _mend_stacks(home)
     findings += _check_states(home)
     findings += _name_strangers(home)
     return findings
@@ -94,6 +99,50 @@ def _finish_deleting(home: Home) -> list[Finding]:
         Finding(what=f"{workspace.id} was half deleted", done=str(problem) if problem else "the rest is gone too")
         for workspace, problem in finish_purging(home)
     ]
+
+
+def _mend_records(home: Home) -> list[Finding]:
+    """Write the record beside the log anew of each workspace whose record does not hold what the log does."""
+    from workstead.core.inspection import MISSING, compare_records
+    from workstead.system.files import records
+
+    if home.settings.store.url:
+        return []
+    wrong = compare_records(home)
+    if wrong:
+        kept: dict[str, list[Event]] = {uid: [] for uid in wrong}
+        for event in home.log.read(types=sorted(records.KEPT)):
+            kept.get(str(event.event_data["uid"]), []).append(event)
+        for uid, events in kept.items():
+            records.replace(home.path, uid, events)
+    # A workspace of an older version never had one: that is no news.
+    return [
+        Finding(what=f"the record of {uid} {problem}", done="written anew from the log")
+        for uid, problem in wrong.items()
+        if problem != MISSING
+    ]
+
+
+def _mend_stacks(home: Home) -> list[Finding]:
+    """Write damaged stacks anew from the log, where it knows the layers."""
+    from workstead.core.mounting import filled_in
+    from workstead.system.overlay.stack import damaged_stacks, stack_of, write_stack
+
+    found = []
+    for path in damaged_stacks(home.private):
+        record = home.log.get("workspace", os.path.basename(path))
+        if record is None or record["home"] != home.id or not record["filled"]:
+            continue
+        workspace = Workspace(**record)
+        filled, place = filled_in(home, workspace)
+        what = f"the stack of {workspace.id} was damaged"
+        if filled.mechanism in mounter.MOUNTED:
+            with suppress(WorkspaceBusy), home.hold(workspace.id, wait_seconds=0):
+                write_stack(path, stack_of(filled, place), sync=True)
+                found.append(Finding(what=what, done="written anew from the log"))
+        else:
+            found.append(Finding(what=what, done="nothing: the log does not say which layers it has"))
+    return found
 
 
 def _tidy_templates(home: Home) -> list[Finding]:

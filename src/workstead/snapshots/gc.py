@@ -258,7 +258,16 @@ def verify(store: Store, roots: Iterable[str] = ()) -> list[Problem]:
     return problems
 
 
-def _verify_pack(store: Store, name: str, whole: set[bytes], problems: list[Problem]) -> None:
+def verify_pack(store: Store, name: str, pace: Callable[[int], None]) -> list[Problem]:
+    """Read one pack and compare each object with its digest; `pace` is called with the bytes of each."""
+    problems: list[Problem] = []
+    _verify_pack(store, name, set(), problems, pace)
+    return problems
+
+
+def _verify_pack(
+    store: Store, name: str, whole: set[bytes], problems: list[Problem], pace: Callable[[int], None] = lambda _: None
+) -> None:
     try:
         fd = os.open(os.path.join(store.packs_path, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -273,6 +282,7 @@ def _verify_pack(store: Store, name: str, whole: set[bytes], problems: list[Prob
                 if len(data) != raw:
                     raise packs.Damaged("wrong length")
                 whole.add(digest)
+                pace(stored)
             except packs.Damaged as error:
                 problems.append(Problem(where=f"{name}: {digest.hex()}", what=str(error)))
     except packs.Damaged as error:

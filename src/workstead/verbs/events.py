@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import islice
 
-from workstead.core import lookup
+from workstead.core import inspection, lookup
 from workstead.core.archives import history_path
 from workstead.core.gate import is_agent, judged
-from workstead.errors import EventsLost, InvalidUsage
+from workstead.errors import EventsLost, HomeDamaged, InvalidUsage
 from workstead.model.names import check_part
 
 TYPE_CHECKING = False
@@ -95,11 +95,42 @@ def history(home: Home, workspace_id: str) -> Iterator[Event]:
                 yield event
 
 
-def verify(home: Home, progress: Callable[[int, int], None] | None = None) -> Verification:
-    """Check the whole log, its hash chains and its views; LogBroken names the first event that does not fit.
+def verify(
+    home: Home,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    deep: bool = False,
+    reading: Callable[[str, int], None] = lambda _name, _bytes: None,
+) -> Verification:
+    """Check the whole log, its hash chains and its views, and every small record of the home.
 
-    EventsLost if its end is missing; it names the directories of workspaces that the log does not know.
+    LogBroken names the first event that does not fit, EventsLost says that the end of the log is missing and names the
+    directories of workspaces that the log does not know, HomeDamaged names everything else. With `deep`, also read
+    every kept object, layer, prepared checkout, template, archive and output of a run; `reading` hears how far it is.
     """
+    found = _verify_log(home, progress)
+    damage = inspection.find_damage(home)
+    if deep:
+        damage += _read_all(home, reading)
+    if damage:
+        raise HomeDamaged(
+            "; ".join(f"{each.what} (affects {', '.join(each.affects) or 'no workspace'})" for each in damage),
+            hint="; ".join(dict.fromkeys(each.remedy for each in damage)),
+            details={"damage": [each.as_dict() for each in damage]},
+        )
+    return found
+
+
+def _read_all(home: Home, reading: Callable[[str, int], None]) -> list[inspection.Damage]:
+    parts = inspection.parts(home)
+    found = []
+    for part in parts:
+        found += inspection.check_part(home, part, lambda size, name=part.path: reading(name, size))  # type: ignore[misc]
+    inspection.forget_gone(home, parts)
+    return found
+
+
+def _verify_log(home: Home, progress: Callable[[int, int], None] | None) -> Verification:
     found = home.log.verify(progress)
     found.check()
     try:

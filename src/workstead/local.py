@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any, Self
 
+    from workstead.core.inspection import Damage
     from workstead.core.run_start import Runner
     from workstead.core.watching import Watch
     from workstead.flows.session import Session
@@ -807,6 +808,16 @@ class Local:
         from workstead.verbs.events import verify
 
         return verify(self._home, progress, deep=deep, reading=reading)
+
+    def verify_if_due(self, is_stopping: Callable[[], bool]) -> float | None:
+        from workstead.flows.background_verification import verify_if_due
+
+        return verify_if_due(self._home, is_stopping)
+
+    def damage(self) -> Sequence[Damage]:
+        from workstead.flows.background_verification import read_state
+
+        return read_state(self._home).found()
 
     # -- what agents may do --
 

@@ -39,6 +39,7 @@ from workstead.model.public import (
     Command,
     Comparison,
     Contents,
+    Damage,
     Decision,
     Diff,
     Edited,
@@ -742,7 +743,21 @@ class Remote:
                 lost_at = time.monotonic()
             time.sleep(min(0.1 * 3**failures, 2.0))
 
-    def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
+    def verify_if_due(self, is_stopping: Callable[[], bool]) -> float | None:
+        raise InvalidUsage("a server verifies by itself when it is time", hint="verify() verifies now")
+
+    def damage(self) -> Sequence[Damage]:
+        raise InvalidUsage("what is damaged is shown where the home is", hint="doctor() says whether something is")
+
+    def verify(
+        self,
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        deep: bool = False,
+        reading: Callable[[str, int], None] = lambda _name, _bytes: None,
+    ) -> Verification:
+        if deep:
+            raise InvalidUsage("everything is read where the home is", hint="aw verify --deep, on the server's machine")
         del progress  # the server does not say how far it is
         return Verification(**self._get("/api/verify"), broken=None)
 

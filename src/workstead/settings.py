@@ -32,6 +32,8 @@ class Storage(Value):
 
     workspaces_path: str | None = None  # null: <home>/workspaces; relative to the file that says it, or to the cwd
     min_free_mb: int = 16  # below this no workspace is made
+    verify_every_days: float | None = 30.0  # while aw serve runs everything is read this often; null: never
+    verify_mb_per_second: float = 8.0  # how fast
     max_cache_gb: float | None = None  # prepared checkouts and mirrors; over it the longest unused go at a sweep
     quota: str = "auto"  # what holds max_size_mb: image, metering; auto: as root an image from 16 to below 1000 MB
     mechanism: str = "auto"  # how files are shared; auto is the cheapest that this machine has, see aw doctor

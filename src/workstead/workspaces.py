@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any, Protocol, Self
 
+    from workstead.core.inspection import Damage
     from workstead.model.approval import Approval
     from workstead.model.archive import Archived, Contents, KnownArchive
     from workstead.model.change import Applied, Change, Diff, FileChange, Overlap
@@ -471,8 +472,22 @@ if TYPE_CHECKING:
         def last_position(self) -> int:
             """The position of the newest event, 0 if there is none."""
 
-        def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
-            """Prove the log, or LogBroken."""
+        def verify(
+            self,
+            progress: Callable[[int, int], None] | None = None,
+            *,
+            deep: bool = False,
+            reading: Callable[[str, int], None] = lambda _name, _bytes: None,
+        ) -> Verification:
+            """Prove the log, or LogBroken, and check every small record of the home, or HomeDamaged; with `deep`, read
+            everything that is kept. `progress` hears of events, `reading` of files and their bytes."""
+
+        def verify_if_due(self, is_stopping: Callable[[], bool]) -> float | None:
+            """Go on with the slow verification of everything if it is due; return the seconds until the next time,
+            None: never. For a server that calls again then."""
+
+        def damage(self) -> Sequence[Damage]:
+            """What the slow verification has found so far."""
 
         # -- what agents may do --
         def policy(self, id: str) -> Policy:

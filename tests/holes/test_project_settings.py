@@ -90,6 +90,7 @@ def _refused_and_the_owner_is_not(places: Places, name: str, value: object) -> N
 
 NUMBERS_OR_NULL = {
     "storage.max_cache_gb": 1.5,
+    "storage.verify_every_days": 1.5,
     "workspaces.max_task_size_gb": 1.5,
     "workspaces.max_total_size_gb": 1.5,
     "workspaces.retention_days": 1.5,

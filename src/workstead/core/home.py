@@ -382,7 +382,8 @@ def read_place(path: str) -> str:
     """The path that a home wrote down as its own, "" if there is none."""
     try:
         with open(f"{path}/place", encoding="utf-8") as file:
-            return file.read()
+            text = file.read()
+            return text if "\0" not in text else ""
     except (OSError, ValueError):
         return ""
 

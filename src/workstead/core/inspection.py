@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from workstead.system.files.manifest import Pace
 
 MISSING = "is missing"
+SNAPSHOTS = "snapshots"  # the part that says which of them are not whole
 _GONE = ("purged", "purging", "aborted")
 
 
@@ -165,6 +166,8 @@ def check_part(home: Home, part: Part, pace: Pace) -> list[Damage]:
         if not os.path.lexists(part.path):  # removed meanwhile, by a sweep or a destroy
             return []
         problems = [error.strerror or str(error)]
+    if part.name == SNAPSHOTS:
+        return [Damage(what=each, affects=[each.partition(":")[0]], remedy=part.remedy) for each in problems]
     shown = problems[:10] + ([f"and {len(problems) - 10} more"] if len(problems) > 10 else [])
     what = f"{part.path}: {'; '.join(shown)}"
     return [Damage(what=what, affects=_users(home, part.path), remedy=part.remedy)] if problems else []
@@ -181,7 +184,7 @@ def _tree(home: Home, name: str, path: str, remedy: str) -> Part:
 
 
 _LAYER = (
-    "restore it from a backup; files that were not damaged can be taken with aw get, and what a snapshot holds in its "
+    "restore it from a backup; files that are whole can be used as before, and what a snapshot holds in its "
     "own store with aw restore"
 )
 
@@ -248,7 +251,7 @@ def _snapshots(home: Home) -> Iterator[Part]:
     """That every object that a snapshot needs is in the store: which of them the damage of a pack affects."""
     if os.path.isdir(f"{home.path}/snapshots/packs"):
         yield Part(
-            name="snapshots",
+            name=SNAPSHOTS,
             path=f"{home.path}/snapshots",
             check=lambda _: _incomplete(home),
             remedy="the other snapshots are whole; take a new one of the workspace: aw snapshot ID",

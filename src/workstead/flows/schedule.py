@@ -1,4 +1,4 @@
-"""Sweep by the clock, for a process that stays: whoever is first does it for all that serve this home."""
+"""Sweep and verify by the clock, for a process that stays: whoever is first does it for all that serve this home."""
 
 from __future__ import annotations
 

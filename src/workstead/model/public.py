@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workstead.core.inspection import Damage
 from workstead.model.approval import Approval
 from workstead.model.archive import Archived, Contents, KnownArchive
 from workstead.model.change import Applied, Change, Diff, FileChange, Overlap
@@ -43,6 +44,7 @@ __all__ = [
     "Event",
     "Explanation",
     "FileChange",
+    "Damage",
     "Finding",
     "Folder",
     "Found",

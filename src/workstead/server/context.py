@@ -28,6 +28,7 @@ else:
 
 MAX_WAIT_SECONDS = 60
 FIRST_SWEEP_SECONDS = 60.0  # after the start
+FIRST_VERIFY_SECONDS = 300.0
 
 
 class Front(ServerState):
@@ -41,6 +42,7 @@ class Front(ServerState):
     def __init__(self, workspaces: Local, settings: Settings, hosts: frozenset[str]) -> None:
         super().__init__(workspaces, settings, hosts)
         self._keeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
+        self._verifier = threading.Thread(target=self._verify, name="verification", daemon=True)
 
     def start(self) -> None:
         """Begin to serve, on the running loop."""
@@ -49,6 +51,7 @@ class Front(ServerState):
             self.workspaces.start_call(call.call_id)
         self.webhooks.use(self.settings.webhooks)
         self._keeper.start()
+        self._verifier.start()
 
     def _keep_house(self) -> None:
         """Sweep when the settings want it."""
@@ -63,11 +66,28 @@ class Front(ServerState):
                 note("sweep", error=error)
                 pause = FIRST_SWEEP_SECONDS
 
+    def _verify(self) -> None:
+        """Read everything that is kept, slowly, and note what is damaged."""
+        pause: float | None = FIRST_VERIFY_SECONDS
+        while not self.stopping.wait(pause):
+            try:
+                pause = self.workspaces.verify_if_due(self.stopping.is_set)
+                for each in self.workspaces.damage():
+                    affected = ", ".join(each.affects) or "no workspace"
+                    note("verification", message=f"{each.what} (affects {affected}); {each.remedy}")
+            except WorksteadError as error:
+                note("verification", message=error.message)
+                pause = FIRST_VERIFY_SECONDS
+            except Exception as error:  # one part could not be read: the next time it may be
+                note("verification", error=error)
+                pause = FIRST_VERIFY_SECONDS
+
     def join(self) -> None:
         """Return when no thread of ours reads the log any more, so that it can be closed."""
         self.hub.join()
         self.webhooks.join()
         self._keeper.join(2.0)  # a sweep goes on where it was left
+        self._verifier.join(2.0)  # so does this
 
     def stop(self) -> None:
         """End every stream."""

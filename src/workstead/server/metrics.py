@@ -60,6 +60,8 @@ class _Present:
         yield GaugeMetricFamily("aw_approvals_open", "Questions that nobody has answered.", approvals)
         yield GaugeMetricFamily("aw_events", "Events in the log.", front.workspaces.last_position())
         yield GaugeMetricFamily("aw_streams_open", "Streams of events and output.", self._hub.open_streams)
+        damaged = len(front.workspaces.damage())
+        yield GaugeMetricFamily("aw_damaged", "Things that the verification in the background found damaged.", damaged)
         free, total = front.workspaces.disk()
         yield GaugeMetricFamily("aw_disk_free_bytes", "Free space where workspaces are.", free)
         yield GaugeMetricFamily("aw_disk_bytes", "All space where workspaces are.", total)

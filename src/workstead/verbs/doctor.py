@@ -131,6 +131,12 @@ def doctor(home: Home) -> list[Probe]:
             "aw usage shows what takes space, aw sweep frees it",
         ),
         ("event log", lambda: _log(home), "everything that happened", "check store.url, or the owner of the home"),
+        (
+            "verification",
+            lambda: _verification(home),
+            "what is kept is read again from time to time while aw serve runs",
+            "aw verify --deep names each damaged thing, whom it affects and what to do",
+        ),
         ("python", _python, "Workstead runs on 3.11 or newer", "install a newer Python"),
     ]
     return [_probe(*entry) for entry in tried]
@@ -197,6 +203,19 @@ def _vm(home: Home) -> tuple[bool, str]:
 def _log(home: Home) -> tuple[bool, str]:
     kind = "PostgreSQL" if home.settings.store.url else f"SQLite at {os.path.join(home.path, 'log.db')}"
     return True, f"{kind}, {home.log.last_position()} events"
+
+
+def _verification(home: Home) -> tuple[bool, str]:
+    import time
+
+    from workstead.flows.background_verification import read_state
+
+    state = read_state(home)
+    if damage := state.found():
+        return False, f"{len(damage)} things are damaged: {damage[0].what}"
+    if not state.ended_at:
+        return True, "not in the background yet: aw verify --deep"
+    return True, f"all whole on {time.strftime('%Y-%m-%d', time.gmtime(state.ended_at))}"
 
 
 def _walker() -> tuple[bool, str]:

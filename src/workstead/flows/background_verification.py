@@ -1,0 +1,136 @@
+"""Verify everything slowly, for a process that stays, and go on after a restart where it was left.
+
+    HOME/verification     one sealed line: where the verification is, and what it has found
+
+One part is read at a time (`inspect.parts`), at most so many megabytes a second, by a thread of the lowest priority.
+What is damaged is kept until a later pass finds it whole: `aw doctor`, the metrics and the server's log show it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from contextlib import suppress
+
+from workstead.core import inspection
+from workstead.core.inspection import Damage
+from workstead.errors import DiskFull, WorkspaceBusy, WorksteadError
+from workstead.model.value import Value
+from workstead.system.files.durable import replace_file
+from workstead.system.files.sealed import seal, unseal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from workstead.core.home import Home
+
+DAY = 86400.0
+AGAIN_SECONDS = 600.0  # after another process was at it
+_NICE = 19
+_SMALL = "the small records"
+
+
+class Verification(Value):
+    """How far the verification in the background is."""
+
+    last: str = ""  # the part that was read last; "" between two passes
+    ended_at: float = 0.0  # of the last whole pass
+    damage: dict[str, list[dict[str, Any]]] = {}  # by part
+
+    def found(self) -> list[Damage]:
+        """Everything that is damaged, as far as it was read."""
+        return [Damage(**each) for name in sorted(self.damage) for each in self.damage[name]]
+
+
+class _StoppedError(Exception):
+    """The process wants to end."""
+
+
+def verify_if_due(home: Home, is_stopping: Callable[[], bool]) -> float | None:
+    """Go on with the verification if one is due; return the seconds until the next, None for never."""
+    days = home.settings.storage.verify_every_days
+    if days is None:
+        return None
+    if home.is_copy:
+        return AGAIN_SECONDS
+    try:
+        with home.hold("the verification by the clock", wait_seconds=0):
+            state = read_state(home)
+            left = state.ended_at + days * DAY - time.time()
+            if not state.last and 0 < left <= days * DAY:
+                return left
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+            with suppress(_StoppedError):
+                _pass(home, state, is_stopping)
+    except (WorkspaceBusy, DiskFull):
+        return AGAIN_SECONDS
+    return AGAIN_SECONDS if is_stopping() else days * DAY
+
+
+def read_state(home: Home) -> Verification:
+    """What the verification in the background knows; nothing if its file is missing or damaged."""
+    with suppress(OSError, ValueError, TypeError), open(_path(home), "rb") as file:
+        text = unseal(file.read())
+        return Verification(**json.loads(text)) if text else Verification()
+    return Verification()
+
+
+def _pass(home: Home, state: Verification, is_stopping: Callable[[], bool]) -> None:
+    """Read every part after the one that was read last."""
+    if not state.last:
+        state = _note(home, state, _SMALL, _small(home))
+    parts = inspection.parts(home)
+    pace = _pace(home.settings.storage.verify_mb_per_second, is_stopping)
+    for part in parts:
+        if part.name > state.last:
+            state = _note(home, state, part.name, inspection.check_part(home, part, pace))
+    inspection.forget_gone(home, parts)
+    known = {_SMALL, *(part.name for part in parts)}
+    damage = {name: found for name, found in state.damage.items() if name in known}
+    _write(home, state.replace(last="", ended_at=time.time(), damage=damage))
+
+
+def _small(home: Home) -> list[Damage]:
+    try:
+        home.log.verify().check()
+        home.check_log()
+    except WorksteadError as error:
+        return [Damage(what=error.message, affects=[], remedy=error.hint)]
+    return inspection.find_damage(home)
+
+
+def _note(home: Home, state: Verification, name: str, found: list[Damage]) -> Verification:
+    damage = {**state.damage, name: [each.as_dict() for each in found]}
+    if not found:
+        del damage[name]
+    state = state.replace(last="" if name == _SMALL else name, damage=damage)
+    _write(home, state)
+    return state
+
+
+def _pace(megabytes: float, is_stopping: Callable[[], bool]) -> Callable[[int], None]:
+    """Sleeps so long that no more than this is read in a second; raises when the process wants to end."""
+    ahead = time.monotonic()
+
+    def pace(size: int) -> None:
+        nonlocal ahead
+        ahead = max(ahead, time.monotonic() - 1) + size / (megabytes * 1e6)
+        while (left := ahead - time.monotonic()) > 0:
+            if is_stopping():
+                raise _StoppedError
+            time.sleep(min(left, 0.2))
+
+    return pace
+
+
+def _write(home: Home, state: Verification) -> None:
+    replace_file(_path(home), seal(json.dumps(state.as_dict()).encode("ascii")))
+
+
+def _path(home: Home) -> str:
+    return f"{home.path}/verification"

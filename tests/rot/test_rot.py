@@ -1,0 +1,225 @@
+"""One flipped bit, half a file, an empty file, zeros at the end: in every kind of file of a home.
+
+Never a traceback, never a wide failure, never silence. The workspace `other/main` has nothing to do with what rots: it
+has to work through all of it, but for the log itself, which `aw repair --rebuild-log` brings back first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from people import Person, a_person
+from rot import batch
+from rot.kinds import KINDS, kind_of
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "flip": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 4]) + data[len(data) // 2 + 1 :],
+    "half": lambda data: data[: len(data) // 2],
+    "nothing": lambda _: b"",
+    "zeros": lambda data: data[: -len(data) // 4] + b"\0" * (len(data) - len(data[: -len(data) // 4])),
+}
+OTHER = "other/main"
+LOOKS = [["list"], ["show", "clone/main"], ["show", OTHER], ["diff", "clone/main"], ["snapshots", "clone/main"]]
+LOG_FILES = ("log.db", "log.db-wal", "log.db-shm", "log.db.head", "records")
+
+
+class House:
+    """A home with everything in it, and a warm process that runs commands on it."""
+
+    def __init__(self, person: Person) -> None:
+        self.person = person
+        self.process = person.start(
+            [person.python_program, "-B", "-c", Path(batch.__file__).read_text()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=person.environment(AW_QUIET="1"),
+        )
+        folder = person.folder("folder", {"a.txt": "one\n", "b.txt": "two\n" * 500})
+        repository = person.folder("repository", {"a.txt": "one\n" * 50, "b.txt": "two\n" * 500})
+        name = "git -c user.name=a -c user.email=a@example.org"
+        person.sh(f"git init -q -b main && git add . && {name} commit -qm one", cwd=repository)
+        self.fill(folder, repository)
+
+    def fill(self, folder: Path, repository: Path) -> None:
+        run = ["--", "sh", "-c", "echo out; seq 2000 > new.txt; echo x > ../output/result"]
+        self.ok(
+            ["create", OTHER],
+            ["create", "clone/main", "--source", f"clone:{repository}"],
+            ["create", "view/main", "--source", f"overlay:{folder}"],
+            ["create", "gone/main"],
+            ["template", "add", "made", str(folder)],
+            ["create", "made/main", "--source", "template:made"],
+            ["run", OTHER, *run],
+            ["run", "clone/main", *run],
+            ["run", "view/main", *run],
+            ["snapshot", "clone/main"],
+            ["create", "fork/main", "--source", "fork:clone/main"],
+            ["apply", "view/main"],
+            ["run", "view/main", "--", "sh", "-c", "echo more > more.txt"],
+            ["archive", "clone/main"],
+            ["usage"],
+            ["token"],
+            ["destroy", "gone/main"],
+            ["sweep"],
+            ["verify", "--deep"],
+        )
+
+    def aw(self, *orders: list[str]) -> list[tuple[int, str]]:
+        """The exit code and the output of each command; a traceback is never an answer."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(json.dumps(orders) + "\n")
+        self.process.stdin.flush()
+        answers = json.loads(self.process.stdout.readline())
+        for order, (code, text) in zip(orders, answers, strict=False):
+            assert "Traceback (most recent call last)" not in text, f"aw {' '.join(order)}: {code}\n{text}"
+        assert len(answers) == len(orders), f"aw {' '.join(orders[len(answers)])} killed the process"
+        return [(code, text) for code, text in answers]
+
+    def ok(self, *orders: list[str]) -> None:
+        for order, (code, text) in zip(orders, self.aw(*orders), strict=True):
+            assert code == 0, f"aw {' '.join(order)}: {code}\n{text}"
+
+    def files(self) -> dict[str, list[str]]:
+        """The files of the home by their kind; every one must have a kind."""
+        found: dict[str, list[str]] = {}
+        device = os.stat(self.person.home).st_dev
+        for top, folders, names in os.walk(self.person.home):
+            folders[:] = [name for name in folders if os.lstat(f"{top}/{name}").st_dev == device]
+            for name in names:
+                path = os.path.relpath(f"{top}/{name}", self.person.home)
+                if stat.S_ISREG(os.lstat(f"{top}/{name}").st_mode):
+                    kind = kind_of(path)
+                    assert kind, f"{path} is of no kind that tests/rot/kinds.py knows: say what happens when it rots"
+                    found.setdefault(kind, []).append(path)
+        return found
+
+    def close(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait(60)
+        if self.process.stdout:
+            self.process.stdout.close()
+
+
+@pytest.fixture(scope="module", params=["ordinary", "root"])
+def house(request: pytest.FixtureRequest) -> Iterator[House]:
+    with a_person(request.param) as person:
+        made = House(person)
+        yield made
+        made.close()
+
+
+def _sample(house: House, kind: str) -> Path | None:
+    """A file of this kind with content, of a workspace that is looked at if there is one."""
+    found = [house.person.home / path for path in house.files().get(kind, ())]
+    found = [path for path in found if path.stat().st_size > 1]
+    uid = house.aw(["--format", "json", "show", "clone/main"])[0][1]
+    own = json.loads(uid)["uid"]
+    preferred = [path for path in found if own in str(path) or "/clone/main/" in str(path)]
+    return max(preferred or found, key=lambda path: path.stat().st_size, default=None)
+
+
+def _damage(path: Path, how: str) -> bytes | None:
+    """Damage a file in place; its content before, None if the damage changes nothing."""
+    before = path.read_bytes()
+    after = DAMAGES[how](before)
+    if after == before:
+        return None
+    mode = path.stat().st_mode
+    path.chmod(0o600)
+    with open(path, "r+b") as file:  # the same inode and owner
+        file.truncate(0)
+        file.write(after)
+    path.chmod(stat.S_IMODE(mode))
+    return before
+
+
+def _put_back(path: Path, before: bytes, how: str) -> None:
+    """Take the damage back, unless the file was made anew meanwhile."""
+    if path.exists() and path.read_bytes() == DAMAGES[how](before):
+        mode = path.stat().st_mode
+        path.chmod(0o600)
+        with open(path, "r+b") as file:
+            file.truncate(0)
+            file.write(before)
+        path.chmod(stat.S_IMODE(mode))
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("kind", [kind for kind, (_, promise) in KINDS.items() if promise != "log"])
+def test_rot_is_seen_and_stays_where_it_is(house: House, kind: str, how: str) -> None:
+    path = _sample(house, kind)
+    before = _damage(path, how) if path else None
+    if path is None or before is None:
+        return  # there is no such file with content in this home, or it is damaged by being empty
+    promise = KINDS[kind][1]
+    try:
+        house.aw(*LOOKS)
+        verified, deep = (code for code, _ in house.aw(["verify"], ["verify", "--deep"]))
+        if promise in ("found", "deep"):
+            still = path.exists() and path.read_bytes() == DAMAGES[how](before)
+            assert verified or deep or not still, f"{path} is damaged, and aw verify --deep says nothing"
+        # Others go on, whatever it is.
+        house.ok(["snapshot", OTHER], ["run", OTHER, "--", "true"], ["diff", OTHER])
+        house.ok(["destroy", "--force", OTHER], ["undo"], ["list"])
+        # The workspace itself works, or says why not.
+        house.aw(["snapshot", "clone/main"], ["run", "clone/main", "--", "true"], ["restore", "clone/main", "base"])
+        house.aw(["undo"], ["show", "clone/main"])
+    finally:
+        _put_back(path, before, how)
+        house.aw(["repair"])
+    code, text = house.aw(["verify"])[0]
+    assert code == 0, f"after the damage was taken back: {text}"
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("kind", [kind for kind, (_, promise) in KINDS.items() if promise == "log"])
+def test_a_rotten_log_is_rebuilt(house: House, kind: str, how: str, tmp_path: Path) -> None:
+    home = house.person.home
+    path = _sample(house, kind)
+    if path is None:
+        return
+    saved = " ".join(name for name in LOG_FILES if (home / name).exists())
+    subprocess.run(f"tar cf {tmp_path}/log.tar {saved}", shell=True, cwd=home, check=True)
+    known = house.aw(["list"])[0][1]
+    try:
+        if _damage(path, how) is None:
+            return
+        house.aw(*LOOKS)
+        code, text = house.aw(["verify"])[0]
+        assert code, f"{path} is damaged, and aw verify says {text}"
+        house.aw(["repair", "--rebuild-log"])
+        house.ok(["list"], ["diff", OTHER], ["show", "clone/main"], ["diff", "clone/main"], ["snapshots", "clone/main"])
+        assert house.aw(["list"])[0][1] == known
+        kept = [each for each in home.iterdir() if each.name.startswith("log.db.damaged-")]
+        assert kept, "the damaged log was not kept"
+    finally:
+        subprocess.run(f"rm -rf {' '.join(LOG_FILES)} log.db.damaged-*", shell=True, cwd=home, check=True)
+        subprocess.run(["tar", "xf", f"{tmp_path}/log.tar"], cwd=home, check=True)
+
+
+def test_a_layer_that_rots_is_found_by_its_digest_only(house: House) -> None:
+    """The twin: without the recorded digests the same flipped bit is not found."""
+    path = _sample(house, "checkout")
+    assert path
+    before = _damage(path, "flip")
+    assert before
+    try:
+        assert house.aw(["verify"])[0][0] == 0
+        code, text = house.aw(["verify", "--deep"])[0]
+        assert code
+        assert "clone/main" in text
+        house.person.do("rm", "-r", str(house.person.home / "digests"))
+        assert house.aw(["verify", "--deep"])[0][0] == 0
+    finally:
+        _put_back(path, before, "flip")
+        house.person.do("rm", "-r", str(house.person.home / "digests"))
+        house.ok(["verify", "--deep"])

@@ -61,7 +61,8 @@ class House:
             ["create", "gone/main"],
             ["template", "add", "made", str(folder)],
             ["create", "made/main", "--source", "template:made"],
-            ["run", OTHER, *run],
+            # First, and with content of its own: what is equal in two workspaces is kept once, and rots for both.
+            ["run", OTHER, "--", "sh", "-c", "echo other > other.txt"],
             ["run", "clone/main", *run],
             ["run", "view/main", *run],
             ["snapshot", "clone/main"],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from contextlib import suppress
 
 from workstead.core.metadata import DOCUMENTS
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from workstead.system.files.manifest import Pace
 
 MISSING = "is missing"
+_MOMENT_SECONDS = 0.2
 SNAPSHOTS = "snapshots"  # the part that says which of them are not whole
 _GONE = ("purged", "purging", "aborted")
 
@@ -112,11 +114,22 @@ def _records(home: Home) -> Iterator[Damage]:
 
 def compare_records(home: Home) -> dict[str, str]:
     """The workspaces whose record beside the log does not hold what the log does, with the reason."""
+    found = _compare_records(home)
+    if found:  # somebody may have written an event this instant, and its line a moment later
+        time.sleep(_MOMENT_SECONDS)
+        again = _compare_records(home)
+        found = {uid: problem for uid, problem in found.items() if again.get(uid) == problem}
+    return found
+
+
+def _compare_records(home: Home) -> dict[str, str]:
     wanted: dict[str, list[tuple[int, str]]] = {}
     for event in home.log.read(types=sorted(records.KEPT)):
         wanted.setdefault(str(event.event_data["uid"]), []).append((event.position, event.event_type))
     found = {}
     for workspace in _workspaces(home):
+        if workspace.state == "creating":  # its record is written when it stands
+            continue
         events, damaged = records.read(home.path, workspace.uid)
         if damaged:
             found[workspace.uid] = f"has {damaged} damaged lines"

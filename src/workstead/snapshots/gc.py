@@ -216,7 +216,7 @@ def _rewrite(store: Store, old: list[tuple[int, str]]) -> None:
                     else:
                         packer.append(digest, coding, raw, os.pread(fd, stored, at))
             except packs.Damaged as error:
-                raise StoreDamaged(f"{name}: {error}", hint="aw verify lists what is damaged") from error
+                raise StoreDamaged(f"{name}: {error}", hint="aw verify --deep lists what is damaged") from error
             finally:
                 os.close(fd)
         packer.finish()

@@ -407,10 +407,12 @@ class Store:
                 if attempt == 1:
                     self.refresh()
             except packs.Damaged as error:
-                raise StoreDamaged(f"object {digest.hex()}: {error}", hint="aw verify lists what is damaged") from error
+                raise StoreDamaged(
+                    f"object {digest.hex()}: {error}", hint="aw verify --deep lists what is damaged"
+                ) from error
             except OSError as error:
                 raise from_os(error, "the snapshot store") from error
-        raise StoreDamaged(f"object {digest.hex()} is missing", hint="aw verify lists what is damaged")
+        raise StoreDamaged(f"object {digest.hex()} is missing", hint="aw verify --deep lists what is damaged")
 
     def _row(self, digest: bytes) -> tuple[int, int, bytes, int] | None:
         found = self._select("SELECT pack, at, coding, stored FROM objects WHERE digest = ?", (digest,))

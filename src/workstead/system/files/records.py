@@ -27,6 +27,7 @@ KEPT = frozenset(
     {*workspace.EVENTS, *run.EVENTS, "snapshot_taken", "snapshot_imported", "snapshot_dropped"},
 )
 _ENDS = ("workspace_purged",)  # after which nothing of the workspace is left
+_begun: dict[str, bytes] = {}  # intents of this process whose end is to come
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -39,11 +40,18 @@ def keep(home: str, events: Iterable[Event]) -> None:
     """Write down what was appended to the log. A disk that refuses leaves the record to the next repair."""
     lines: dict[str, list[bytes]] = {}
     for event in events:
-        if event.event_type in KEPT:
-            lines.setdefault(str(event.event_data["uid"]), []).append(_line(event))
-            if event.event_type in _ENDS or _is_aborted(event):
-                lines.pop(str(event.event_data["uid"]))
-                forget(home, str(event.event_data["uid"]))
+        if event.event_type not in KEPT:
+            continue
+        uid = str(event.event_data["uid"])
+        if event.event_type == "workspace_creating":
+            _begun[uid] = _line(event)  # written with its end: a workspace that was not made needs no record
+            continue
+        begun = _begun.pop(uid, b"")
+        if event.event_type in _ENDS or _is_aborted(event):
+            lines.pop(uid, None)
+            forget(home, uid)
+        else:
+            lines.setdefault(uid, []).append(begun + _line(event))
     for uid, own in lines.items():
         with suppress(OSError):
             _append(f"{directory_of(home)}/{uid}", b"".join(own))

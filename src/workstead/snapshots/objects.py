@@ -82,6 +82,7 @@ class Store:
         self._identity: tuple[int, int] | None = None  # of the file that the connection has open
         self._is_read_only = False  # the connection, because the disk is full or read-only
         self._open: dict[int, int] = {}  # pack id -> descriptor
+        self._is_remade = False  # the index, because it did not fit the packs
         self._holding = False
         self._is_known = False  # whether the format of the store was looked at
 
@@ -329,16 +330,19 @@ class Store:
         names = os.listdir(self.packs_path)
         return {name for name in names if name.endswith(packs.SUFFIX) and not name.startswith(packs.TEMPORARY)}
 
-    def _read_pack(self, name: str) -> tuple[int, list[Row]] | None:
-        """Its size and rows; None if it is damaged, which `verify` says, or gone this instant."""
+    def _read_pack(self, name: str, *, whatever: bool = False) -> tuple[int, list[Row]] | None:
+        """Its size and rows; None if it is damaged, which `verify` says, or gone this instant. With `whatever`, the
+        rows before the damage: each object is verified when it is read."""
         try:
             fd = os.open(os.path.join(self.packs_path, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return None
+        rows: list[Row] = []
         try:
-            return os.fstat(fd).st_size, list(packs.read_rows(fd))
+            rows.extend(packs.read_rows(fd))
+            return os.fstat(fd).st_size, rows
         except packs.Damaged:
-            return None
+            return (os.fstat(fd).st_size, rows) if whatever and rows else None
         finally:
             os.close(fd)
 
@@ -353,7 +357,30 @@ class Store:
         try:
             return self.index().execute(sql, values).fetchall()
         except DatabaseError as error:
-            raise _index_error(error, self.path) from error
+            if not _is_damage(error) or not self._may_remake():
+                raise _index_error(error, self.path) from error
+        self.close()
+        self._drop_index()
+        return self._select(sql, values)
+
+    def _may_remake(self) -> bool:
+        """Whether the index may be made anew now: once, and not where it can only be read."""
+        may, self._is_remade = not self._is_remade and not self._is_read_only, True
+        return may
+
+    def _remake(self) -> bool:
+        """Make the rows of the index anew from the packs: one of them led nowhere, and the packs know better."""
+        if self.index().in_transaction or not self._may_remake():
+            return False
+        with self.transaction() as index:
+            index.execute("DELETE FROM objects")
+            index.execute("DELETE FROM packs")
+            self.forget_packs()
+            for name in sorted(self._packs()):
+                found = self._read_pack(name, whatever=True)
+                if found:
+                    _add_pack(index, name, *found)
+        return True
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -393,6 +420,14 @@ class Store:
 
     def get(self, digest: bytes) -> bytes:
         """The bytes of an object; raises StoreDamaged when they are gone or changed."""
+        try:
+            return self._get(digest)
+        except StoreDamaged:
+            if not self._remake():
+                raise
+        return self._get(digest)
+
+    def _get(self, digest: bytes) -> bytes:
         for attempt in range(3):
             try:
                 row = self._row(digest)

@@ -61,11 +61,16 @@ def documents_of(stated: Mapping[str, Any], config: Config, now: float) -> dict[
 
 
 def write_run(workspace: Workspace, run_id: str, prompt: str | None) -> str:
-    """Name the run in `.aw/run.json`, and give the digest of `.aw/` with it."""
+    """Name the run in `.aw/run.json`, and return the digest of `.aw/` with it.
+
+    "" if a document is not what was written: a new digest would hide that from `aw verify`. A run.json that a power cut
+    took is no news."""
     import time
 
+    was_whole = metadata.digest_of(workspace.path, DOCUMENTS) == workspace.metadata_digest
+    is_lost = metadata.read_document(workspace.path, metadata.IDENTITY) is None
     metadata.replace(workspace.path, "run.json", run_document(workspace, run_id, prompt, time.time()))
-    return metadata.digest_of(workspace.path, DOCUMENTS) or ""
+    return (metadata.digest_of(workspace.path, DOCUMENTS) or "") if was_whole or is_lost else ""
 
 
 def run_document(workspace: Workspace, run_id: str, prompt: str | None, now: float) -> dict[str, Any]:

@@ -372,14 +372,17 @@ class Store:
         """Make the rows of the index anew from the packs: one of them led nowhere, and the packs know better."""
         if self.index().in_transaction or not self._may_remake():
             return False
-        with self.transaction() as index:
-            index.execute("DELETE FROM objects")
-            index.execute("DELETE FROM packs")
-            self.forget_packs()
-            for name in sorted(self._packs()):
-                found = self._read_pack(name, whatever=True)
-                if found:
-                    _add_pack(index, name, *found)
+        try:
+            with self.transaction() as index:
+                index.execute("DELETE FROM objects")
+                index.execute("DELETE FROM packs")
+                self.forget_packs()
+                for name in sorted(self._packs()):
+                    found = self._read_pack(name, whatever=True)
+                    if found:
+                        _add_pack(index, name, *found)
+        except FilesystemError:
+            return self._connection is None  # it was dropped, and is made anew by the next look
         return True
 
     @contextmanager
@@ -399,6 +402,9 @@ class Store:
                         index.execute("ROLLBACK")
                     raise
         except DatabaseError as error:
+            if _is_damage(error) and not self._is_read_only:
+                self.close()
+                self._drop_index()  # whoever looks next makes it anew
             raise _index_error(error, self.path) from error
 
     def sync_index(self) -> None:

@@ -43,6 +43,9 @@ def mend_metadata(home: Home, workspace: Workspace) -> str:
     if "run.json" not in damaged and not _names_run(workspace, wanted["run.json"]["run_id"]):
         damaged.append("run.json")
     damaged += [name for name in moved if name not in damaged]
+    if not damaged and all(_says(workspace, name, wanted[name]) for name in DOCUMENTS):
+        _record(home, workspace)  # it was damaged while a run wrote its own document, and is whole again
+        return ""
     if not damaged:
         return f"nothing: somebody changed it; see {workspace.path}/.aw"
     was_link = os.path.islink(f"{workspace.path}/{metadata.DIRECTORY}/run.json")
@@ -208,6 +211,15 @@ def _documents(home: Home, workspace: Workspace) -> dict[str, dict[str, Any]]:
         last = runs[-1]
         documents["run.json"] = run_document(workspace, last["run_id"], last["prompt"], seconds(last["created_at"]))
     return documents
+
+
+def _says(workspace: Workspace, name: str, wanted: dict[str, Any]) -> bool:
+    """Whether a document says what the log does; the time in it was taken a moment before the log's."""
+    import json
+
+    found = metadata.read_document(workspace.path, name)
+    stated = json.loads(json.dumps(wanted))
+    return found is not None and {**json.loads(found), "created_at": 0} == {**stated, "created_at": 0}
 
 
 def _names_run(workspace: Workspace, run_id: str | None) -> bool:

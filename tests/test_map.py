@@ -17,30 +17,33 @@ SOURCE = Path(__file__).parent.parent / "src" / "workstead"
 MAP = Path(__file__).parent.parent / "docs" / "design" / "map.md"
 MARK = "<!-- drawn from the imports by tests/test_map.py -->\n"
 
+DRIVERS = {"archives", "sources", "sandboxes", "snapshots"}
 # Each part of the package and the parts that it may import. A part that is not named here cannot be imported.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "installation": set(),
     "model": {"errors"},
     "settings": {"errors", "model"},
     "system": {"errors", "model"},
-    "store": {"errors", "model"},
+    "store": {"errors", "model", "installation"},
     "sources": {"errors", "model", "system"},
-    "sandboxes": {"errors", "model", "system"},
+    "sandboxes": {"errors", "model", "system", "installation"},
     "snapshots": {"errors", "model", "system"},
-    "archives": {"errors", "model", "system", "snapshots"},
-    "core": {"errors", "model", "settings", "archives", "sources", "sandboxes", "snapshots", "store", "system"},
-    "verbs": {"errors", "model", "core", "archives", "sources", "sandboxes", "snapshots", "store", "system"},
-    "flows": {"errors", "model", "settings", "core", "verbs", "sources", "sandboxes", "snapshots", "system"},
+    "archives": {"errors", "model", "system", "snapshots", "installation"},
+    "backups": {"errors", "model", "system", "snapshots", "archives"},
+    "core": {"errors", "model", "settings", *DRIVERS, "store", "system"},
+    "verbs": {"errors", "model", "core", "installation", *DRIVERS, "store", "system"},
+    "flows": {"errors", "model", "settings", "core", "verbs", "backups", *DRIVERS, "store", "system"},
     "workspaces": {"errors", "model"},
     "local": {"errors", "model", "settings", "core", "verbs", "flows", "workspaces"},
     "runner": {"errors", "model", "settings", "core"},
-    "remote": {"errors", "model", "workspaces"},
-    "workstead": {"errors", "model", "settings", "core", "local", "remote", "workspaces"},
+    "remote": {"errors", "model", "workspaces", "installation"},
+    "workstead": {"errors", "model", "settings", "core", "flows", "local", "remote", "workspaces"},
     "calls": {"errors", "model", "settings", "local", "workstead"},
     "server": {"errors", "model", "settings", "calls", "local", "workspaces", "workstead"},
     "page": {"errors", "model", "settings", "local", "server", "workspaces"},
     "mcp": {"errors", "model", "local", "server", "workspaces", "workstead"},
-    "cli": {"errors", "model", "settings", "local", "server", "page", "mcp", "workstead"},
+    "cli": {"errors", "model", "settings", "installation", "local", "server", "page", "mcp", "workstead"},
 }
 APART = {"verbs"}  # the modules of these folders do not import each other
 

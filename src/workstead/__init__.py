@@ -18,10 +18,10 @@ __version__ = VERSION
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from workstead.local import Local
+    from workstead.model.backup import BackupRestored, KnownBackup
     from workstead.model.health import Finding
     from workstead.remote import Remote
     from workstead.settings import Settings
-    from workstead.verbs.backup import BackupRestored, KnownBackup
 
 
 def connect(url: str | None = None, token: str | None = None) -> Remote:
@@ -94,9 +94,9 @@ def restore_backup(
     import os
 
     from workstead.core.home import default_path
+    from workstead.flows.backup import restore_backup as restore
     from workstead.model.event import Caller
     from workstead.settings import load_settings
-    from workstead.verbs.backup import restore_backup as restore
 
     if settings is None:
         settings = load_settings(os.environ, os.getcwd())
@@ -106,14 +106,14 @@ def restore_backup(
 
 def verify_backup(location: str, *, number: int | None = None) -> KnownBackup:
     """Read a whole backup, by default the newest, and compare every byte with its digest."""
-    from workstead.verbs.backup import verify_backup as verify
+    from workstead.flows.backup import verify_backup as verify
 
     return verify(_located(location), number)
 
 
 def list_backups(location: str) -> list[KnownBackup]:
     """The complete backups at a place, oldest first."""
-    from workstead.verbs.backup import backups
+    from workstead.flows.backup import backups
 
     return backups(_located(location))
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any, Self
 
-    from workstead.core.inspection import Damage
     from workstead.core.run_start import Runner
     from workstead.core.watching import Watch
+    from workstead.flows.backup import BackedUp
     from workstead.flows.session import Session
     from workstead.model.approval import Approval
     from workstead.model.archive import Archived, Contents, KnownArchive
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from workstead.model.explanation import Explanation
     from workstead.model.file import Entry, Found, Gone, Matches, Named, Stat, Tree, Written
     from workstead.model.folder import Folder, RecentFolder
-    from workstead.model.health import Finding, Probe
+    from workstead.model.health import Damage, Finding, Probe
     from workstead.model.machine import Mounted
     from workstead.model.message import Message
     from workstead.model.operation import Operation
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from workstead.model.watch import Watching
     from workstead.model.workspace import Workspace
     from workstead.settings import Settings
-    from workstead.verbs.backup import BackedUp
     from workstead.verbs.download import Download
     from workstead.verbs.run_io import Conversation
 
@@ -573,12 +572,12 @@ class Local:
         return verify_archive(self._home, self._located(location) or location, progress)
 
     def archives(self) -> Sequence[KnownArchive]:
-        from workstead.verbs.archive import archives
+        from workstead.core.archives import archives
 
         return archives(self._home)
 
     def backup(self, to: str, *, progress: Callable[[int, int], None] | None = None) -> BackedUp:
-        from workstead.verbs.backup import backup
+        from workstead.flows.backup import backup
 
         return backup(self._home, self._located(to) or to, progress=progress)
 
@@ -815,7 +814,7 @@ class Local:
         return verify_if_due(self._home, is_stopping)
 
     def damage(self) -> Sequence[Damage]:
-        from workstead.flows.background_verification import read_state
+        from workstead.core.verification import read_state
 
         return read_state(self._home).found()
 

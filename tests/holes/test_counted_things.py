@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
+from results import find_result
 
 from people import Person
-from results import find_result
 from waiting import wait_until
 from workstead.model.enforcement import Enforcement, Limits
 from workstead.system.process import spawn, supervisor

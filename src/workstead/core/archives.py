@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
+from workstead.model.archive import KnownArchive
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from workstead.archives.trees import Caps
     from workstead.core.home import Home
 
@@ -25,3 +31,16 @@ def archives_path(home: Home) -> str:
 def history_path(home: Home, uid: str) -> str:
     """Where the history is that came with an archive: beside the workspace's layers, and gone with them."""
     return f"{home.private}/layers/{uid}/history.jsonl"
+
+
+def archives(home: Home) -> list[KnownArchive]:
+    """The archives that were written and are where they were written to, oldest first; buckets are not asked."""
+    from workstead.archives.places import is_remote
+
+    found = {}
+    for event in home.log.read(types=("workspace_archived",)):
+        data: dict[str, Any] = event.event_data
+        if is_remote(data["path"]) or os.path.isfile(data["path"]):
+            fields = {key: data[key] for key in ("workspace_id", "path", "bytes", "digest")}
+            found[data["path"]] = KnownArchive(**fields, archived_at=event.recorded_at)
+    return list(found.values())

@@ -15,6 +15,7 @@ from workstead.core.metadata import DOCUMENTS
 from workstead.core.states import find_stack, open_store, stacks_path
 from workstead.core.tokens import is_whole
 from workstead.errors import StoreDamaged, WorksteadError
+from workstead.model.health import Damage
 from workstead.model.value import Value
 from workstead.model.workspace import Workspace
 from workstead.system.files import manifest, metadata, records
@@ -31,14 +32,6 @@ MISSING = "is missing"
 _MOMENT_SECONDS = 0.2
 SNAPSHOTS = "snapshots"  # the part that says which of them are not whole
 _GONE = ("purged", "purging", "aborted")
-
-
-class Damage(Value):
-    """One thing that is not as it was written."""
-
-    what: str  # the file or directory, and what is wrong with it
-    affects: list[str]  # workspaces and snapshots that stand on it
-    remedy: str
 
 
 class Part(Value):
@@ -329,7 +322,7 @@ def _check_git_file(path: str, pace: Pace) -> list[str]:
 
 
 def _archives(home: Home) -> Iterator[Part]:
-    from workstead.verbs.archive import archives
+    from workstead.core.archives import archives
 
     for known in archives(home):
         if known.path.startswith("/") and os.path.isfile(known.path):

@@ -6,8 +6,10 @@ import os
 
 from workstead import sources
 from workstead.errors import FilesystemError
+from workstead.model.event import WorkspaceRelayered
 from workstead.model.source import Filled, Place
 from workstead.model.text import word
+from workstead.system.overlay import layers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,3 +64,16 @@ def filled_in(home: Home, workspace: Workspace) -> tuple[Filled, Place]:
     home.check_place()
     fields: dict[str, Any] = workspace.filled
     return Filled(**fields), place_of(home, workspace.uid, workspace.path)
+
+
+def record_layers(home: Home, workspace: Workspace) -> None:
+    """Record that a fork which did not come to its end has turned plain files into a layer.
+
+    Verbs look at the record for where `work/` is: for an ordinary user a mounted one is in another namespace, and its
+    directory on the host is empty.
+    """
+    filled, place = filled_in(home, workspace)
+    now = layers.settled(filled, place)
+    if now != filled:
+        layers.make_work(place)  # the files are in the layer, and this is where it is mounted
+        home.record(workspace.task_id, WorkspaceRelayered(**workspace.names(), filled=now.as_dict()))

@@ -6,7 +6,6 @@ import os
 
 from workstead.core.leftovers import clear_away
 from workstead.errors import DiskFull, EventsLost, PermissionDenied, WorkspaceBusy, WorksteadError
-from workstead.flows.repair import _record_layers_of_parent
 from workstead.model.event import (
     WorkspaceCleanup,
     WorkspaceCreateFailed,
@@ -160,3 +159,13 @@ def find_lost_events(home: Home) -> Finding | None:
     except EventsLost as lost:
         return Finding(what=lost.message, done=f"nothing: {lost.hint}")
     return None
+
+
+def _record_layers_of_parent(home: Home, workspace: Workspace) -> None:
+    from workstead.core import lookup
+    from workstead.core.mounting import record_layers
+    from workstead.model.source import parse
+
+    parent = lookup.find(home, parse(workspace.source).location)
+    if parent is not None and parent.state == "ready":
+        record_layers(home, parent)

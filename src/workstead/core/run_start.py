@@ -12,14 +12,13 @@ from workstead.core.metadata import write_run
 from workstead.core.mounting import attach, filled_in, refresh
 from workstead.core.run_policy import refuse_reaching_out, sandbox_of
 from workstead.core.run_supervision import parse_network, snapshot_around_run, supervise
-from workstead.core.runs import MAX_WORD, get, machines_of, record_end, run_directory
+from workstead.core.runs import MAX_WORD, crash_log_of, get, machines_of, record_end, run_directory
 from workstead.errors import Conflict, Invalid, SandboxUnavailable, WorkspaceBusy, WorksteadError
 from workstead.model.event import Caller, RunStarting
 from workstead.model.run import Run
 from workstead.model.text import word
 from workstead.system.files.parts import make_parts
 from workstead.system.process import crash_log, supervisor_client
-from workstead.verbs.run import _crash_log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def start(home: Home, workspace: Workspace, spec: RunSpec, runner: Runner | None
             _write_spec(directory, spec)
             pid = _start_runner(home, run_id, runner)
             if not supervisor_client.wait_ready(directory, pid, wait_seconds=START_SECONDS):
-                log, _ = _crash_log(home.path, run_id)
+                log, _ = crash_log_of(home.path, run_id)
                 message = crash_log.explain(f"the supervisor of {run_id} did not come up", log)
                 raise SandboxUnavailable(message, hint="aw doctor checks this machine")
         except (OSError, WorksteadError) as error:
@@ -216,7 +215,7 @@ class Runner:
                 order = pipe.read()
             if order:
                 run_id, caller = json.loads(order)
-                crash_log.install(*_crash_log(self._path, run_id))
+                crash_log.install(*crash_log_of(self._path, run_id))
         if order:  # else there was no run after all
             # The runner is ours, whoever it works for.
             supervise(home.acting_as(Caller(**caller).replace(agent_of=None)), run_id)
@@ -241,7 +240,7 @@ def _start_runner(home: Home, run_id: str, runner: Runner | None) -> int:
 
     pid = spawn.start_detached(
         background.logged_argv(
-            "from workstead.runner import main; main()", *_crash_log(home.path, run_id), home.path, run_id
+            "from workstead.runner import main; main()", *crash_log_of(home.path, run_id), home.path, run_id
         ),
         {**home.settings.as_environment(), **_caller_environment(home), "PATH": "/usr/local/bin:/usr/bin:/bin"},
     )

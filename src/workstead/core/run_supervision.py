@@ -12,20 +12,20 @@ from workstead.core import lookup
 from workstead.core.mounting import filled_in
 from workstead.core.quota import exclusive, forget_count, layers_of, run_allowance
 from workstead.core.run_mounts import reach_of
-from workstead.core.runs import MIB, RunSpec, get, machines_of, run_directory, run_names
+from workstead.core.runs import MIB, RunSpec, crash_log_of, get, machines_of, record_result, run_directory, run_names
 from workstead.errors import Invalid, StoreUnavailable, WorksteadError, WrongStatus, from_os
 from workstead.model.enforcement import Enforcement, Limits
 from workstead.model.event import NetworkDenied, QuotaExceeded, QuotaWarned, RunStarted
 from workstead.model.run import Run
 from workstead.model.tally import Tally
 from workstead.model.value import Value
+from workstead.system.files.durable import sync_trees
 from workstead.system.overlay.stack import has_space, space_of
 from workstead.system.process import crash_log
-from workstead.verbs.run import RETRY_SECONDS, _crash_log, _record_result, _take_notes, _until_the_store_is_back
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from workstead.core.home import Home
@@ -93,7 +93,7 @@ def supervise(home: Home, run_id: str) -> None:
             raise refused
 
         supervisor.supervise(refuse, order, Enforcement(sandbox=spec.sandbox), hooks)
-    crash_log.discard_empty(_crash_log(home.path, run_id)[0])
+    crash_log.discard_empty(crash_log_of(home.path, run_id)[0])
 
 
 def _enter(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, order: Any, hooks: Any) -> None:
@@ -307,7 +307,7 @@ class _Hooks:
     def _record_finish(self, result: Result) -> None:
         self._record_waiting()
         if get(self.home, self.run.run_id).is_active:  # else it was recorded before, and only the answer was lost
-            _record_result(self.home, self.run.run_id, result, self._keep_after())
+            record_result(self.home, self.run.run_id, result, self._keep_after())
         from workstead.core.overlaps import notice
 
         notice(self.home, self.run.uid)
@@ -326,3 +326,41 @@ class _Hooks:
             raise
         except WorksteadError:
             return None
+
+
+STORE_SECONDS = 600.0  # that long a runner tries to record the end of its run; then whoever opens the home does
+RETRY_SECONDS = 5.0
+
+
+def _take_notes(home: Home, workspace: Workspace) -> None:
+    """Note what the run's changes lie over in the user's folder: later the user may have moved or deleted it."""
+    from workstead.core.states import place_of_state
+
+    with suppress(OSError):  # notes are a help: an apply does without, and what a run did is recorded in any case
+        overlay = place_of_state(home, workspace).overlay
+        if overlay is not None and overlay.stack.fixed_ns:
+            from workstead.snapshots.origin_notes import take_notes
+            from workstead.snapshots.origins import Origins
+
+            with Origins(overlay) as origins:
+                take_notes(overlay, origins)
+
+
+def _until_the_store_is_back(act: Callable[[], None], directory: str) -> None:
+    """Do it, again and again while the store is away; gives up after STORE_SECONDS, or when the run's directory goes.
+
+    The result stays in that directory: whoever settles the run later records it."""
+    end = time.monotonic() + STORE_SECONDS
+    pause = 0.1
+    while True:
+        try:
+            act()
+            return
+        except StoreUnavailable:
+            if time.monotonic() >= end or not os.path.isdir(directory):
+                raise
+        if pause == 0.1:  # from here on nobody but the disk knows how it ended
+            with suppress(OSError):
+                sync_trees(directory)
+        time.sleep(pause)
+        pause = min(pause * 2, RETRY_SECONDS)

@@ -12,7 +12,6 @@ from workstead.model.event import RunCancelled, RunCompleted, RunFailed, RunTime
 from workstead.model.run import Run
 from workstead.model.value import Value
 from workstead.system.process import crash_log, supervisor_client
-from workstead.verbs.run import _crash_log, _record_result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from workstead.core.home import Home
     from workstead.system.process.frames import Frame
+    from workstead.system.process.supervisor import Result
 
 MIB = 1 << 20
 NOT_STARTED_CODE = 125
@@ -167,11 +167,31 @@ def settle(home: Home, run_id: str) -> str | None:
                 os.unlink(f"{directory}/spec")  # may hold secrets, and nobody will read it any more
             result = supervisor_client.find_result(directory)
             if result is not None:
-                _record_result(home, run_id, result)
+                record_result(home, run_id, result)
                 return f"its end was recorded: {result.state}, exit code {result.exit_code}"
-            log, _ = _crash_log(home.path, run_id)
+            log, _ = crash_log_of(home.path, run_id)
             reason = crash_log.explain("its supervisor died, and the command with it", log)
             record_end(home, run_id, "failed", exit_code=125, reason=reason)
             return f"ended as failed: {reason}"
     except WorkspaceBusy:  # it is being started this instant
         return None
+
+
+def crash_log_of(home_path: str, run_id: str) -> tuple[str, str]:
+    """The file in which the supervisor of a run leaves its traceback, and the title of its entry."""
+    return f"{home_path}/runs/{run_id}/supervisor.log", f"supervisor of {run_id},"
+
+
+def record_result(home: Home, run_id: str, result: Result, snapshot_after: str | None = None) -> None:
+    record_end(
+        home,
+        run_id,
+        result.state,
+        exit_code=result.exit_code,
+        reason=result.reason,
+        error=result.error,
+        output_bytes=result.output_bytes,
+        dropped_bytes=result.dropped_bytes,
+        usage=result.usage,
+        snapshot_after=snapshot_after,
+    )

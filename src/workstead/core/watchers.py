@@ -11,7 +11,6 @@ from workstead.model.moment import seconds
 from workstead.model.text import word
 from workstead.model.watch import Watching
 from workstead.system.process.crash_log import explain, log_path
-from workstead.verbs.watch import _title
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def settle(home: Home, uid: str) -> str | None:
             if found is None or found.home != home.id:
                 return None
             log, since = log_path(home.path, "watcher"), seconds(found.since)
-            reason = explain("its process died", log, title=_title(found.workspace_id), since=since)
+            reason = explain("its process died", log, title=watcher_title(found.workspace_id), since=since)
             record_watch_end(home, lookup.by_uid(home, uid), reason)
             return f"written down as ended; aw watch --start {word(found.workspace_id)} starts another"
     except WorkspaceBusy:
@@ -48,3 +47,7 @@ def watch_lock(uid: str) -> str:
 def record_watch_end(home: Home, workspace: Workspace, reason: str) -> None:
     with suppress(WorksteadError):  # whoever opens the home next finds a record whose lock is free
         home.record(workspace.task_id, WatchStopped(**workspace.names(), reason=reason))
+
+
+def watcher_title(workspace_id: str) -> str:
+    return f"watcher of {workspace_id},"

@@ -15,35 +15,23 @@ import time
 from contextlib import suppress
 
 from workstead.core import inspection
-from workstead.core.inspection import Damage
+from workstead.core.verification import read_state, state_path
 from workstead.errors import DiskFull, WorkspaceBusy, WorksteadError
-from workstead.model.value import Value
+from workstead.model.health import Damage
 from workstead.system.files.durable import replace_file
-from workstead.system.files.sealed import seal, unseal
+from workstead.system.files.sealed import seal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from workstead.core.home import Home
+    from workstead.core.verification import VerificationState
 
 DAY = 86400.0
 AGAIN_SECONDS = 600.0  # after another process was at it
 _NICE = 19
 _SMALL = "the small records"
-
-
-class Verification(Value):
-    """How far the verification in the background is."""
-
-    last: str = ""  # the part that was read last; "" between two passes
-    ended_at: float = 0.0  # of the last whole pass
-    damage: dict[str, list[dict[str, Any]]] = {}  # by part
-
-    def found(self) -> list[Damage]:
-        """Everything that is damaged, as far as it was read."""
-        return [Damage(**each) for name in sorted(self.damage) for each in self.damage[name]]
 
 
 class _StoppedError(Exception):
@@ -72,15 +60,7 @@ def verify_if_due(home: Home, is_stopping: Callable[[], bool]) -> float | None:
     return AGAIN_SECONDS if is_stopping() else days * DAY
 
 
-def read_state(home: Home) -> Verification:
-    """What the verification in the background knows; nothing if its file is missing or damaged."""
-    with suppress(OSError, ValueError, TypeError), open(_path(home), "rb") as file:
-        text = unseal(file.read())
-        return Verification(**json.loads(text)) if text else Verification()
-    return Verification()
-
-
-def _pass(home: Home, state: Verification, is_stopping: Callable[[], bool]) -> None:
+def _pass(home: Home, state: VerificationState, is_stopping: Callable[[], bool]) -> None:
     """Read every part after the one that was read last."""
     if not state.last:
         state = _note(home, state, _SMALL, _small(home))
@@ -104,7 +84,7 @@ def _small(home: Home) -> list[Damage]:
     return inspection.find_damage(home)
 
 
-def _note(home: Home, state: Verification, name: str, found: list[Damage]) -> Verification:
+def _note(home: Home, state: VerificationState, name: str, found: list[Damage]) -> VerificationState:
     damage = {**state.damage, name: [each.as_dict() for each in found]}
     if not found:
         del damage[name]
@@ -128,9 +108,5 @@ def _pace(megabytes: float, is_stopping: Callable[[], bool]) -> Callable[[int], 
     return pace
 
 
-def _write(home: Home, state: Verification) -> None:
-    replace_file(_path(home), seal(json.dumps(state.as_dict()).encode("ascii")))
-
-
-def _path(home: Home) -> str:
-    return f"{home.path}/verification"
+def _write(home: Home, state: VerificationState) -> None:
+    replace_file(state_path(home), seal(json.dumps(state.as_dict()).encode("ascii")))

@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from workstead.model.event import Event
 
 
-def _record_layers_of_parent(home: Home, workspace: Workspace) -> None:
-    from workstead.core import lookup
-    from workstead.model.source import parse
-    from workstead.verbs.fork import record_layers
-
-    parent = lookup.find(home, parse(workspace.source).location)
-    if parent is not None and parent.state == "ready":
-        record_layers(home, parent)
-
-
 def settle_moves(home: Home, workspace: Workspace) -> str:
     """End a destroy or its undo by where the directory is, whatever else the log lacks; says where that is."""
     return _SETTLERS[workspace.state](home, workspace)
@@ -163,8 +153,8 @@ def _tidy_templates(home: Home) -> list[Finding]:
 
 def _check_ready(home: Home) -> list[Finding]:
     from workstead.core.mend import bring_back, mend_metadata
+    from workstead.core.mounting import record_layers
     from workstead.core.states import mend_parts
-    from workstead.verbs.fork import record_layers
 
     findings = []
     for record in home.log.find_all("workspace", live_only=True):

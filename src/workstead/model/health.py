@@ -20,3 +20,11 @@ class Finding(Value):
 
     what: str
     done: str
+
+
+class Damage(Value):
+    """One thing that is not as it was written."""
+
+    what: str  # the file or directory, and what is wrong with it
+    affects: list[str]  # workspaces and snapshots that stand on it
+    remedy: str

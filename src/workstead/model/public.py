@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from workstead.core.inspection import Damage
 from workstead.model.approval import Approval
 from workstead.model.archive import Archived, Contents, KnownArchive
 from workstead.model.change import Applied, Change, Diff, FileChange, Overlap
@@ -11,7 +10,7 @@ from workstead.model.event import Event
 from workstead.model.explanation import Explanation
 from workstead.model.file import Entry, Found, Gone, Matches, Named, Stat, Tree, Written
 from workstead.model.folder import Folder, RecentFolder
-from workstead.model.health import Finding, Probe
+from workstead.model.health import Damage, Finding, Probe
 from workstead.model.machine import Mounted
 from workstead.model.message import Message
 from workstead.model.operation import Operation

@@ -20,6 +20,7 @@ import stat
 
 from workstead.errors import CloneFailed, DiskFull, PolicyDenied
 from workstead.model.value import Value
+from workstead.sources.mirror import Locked
 from workstead.sources.urls import addresses_of, parse_remote
 from workstead.system.files.durable import sync_file
 from workstead.system.git import repository
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from workstead.model.source import FillOptions
-    from workstead.sources.clone import Mirror, Prepared
+    from workstead.sources.mirror import Mirror, Prepared
     from workstead.sources.urls import Remote
     from workstead.system.git.download import Target
 
@@ -445,3 +446,15 @@ def config() -> str:
         command = f"if command -v git-lfs >/dev/null; then git-lfs {verb} -- %f; else {ours}; fi"
         lines.append(f"\t{verb} = {repository.quoted(command)}\n")
     return "".join([*lines, "\trequired = true\n"])
+
+
+def large_files(prepared: Prepared, mirror: Mirror, options: FillOptions, progress: Callable[[str], None]) -> list[str]:
+    """The layer with the files that LFS keeps elsewhere, if they are wanted and the repository uses it."""
+    if not options.lfs or not prepared.has_lfs():
+        return []
+    layer = f"{prepared.directory}/lfs"
+    if not os.path.isdir(layer):
+        with Locked(prepared.directory, "lfs.lock"):
+            if not os.path.isdir(layer):
+                make_layer(layer, prepared, mirror, options, progress)
+    return [layer]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from workstead.model.source import FillOptions
-    from workstead.sources.clone import Mirror, Prepared
+    from workstead.sources.mirror import Mirror, Prepared
 
 _MAX_DEPTH = 3
 _MAX_MODULES = 1000  # of one repository; each is a fetch
@@ -61,7 +61,8 @@ class Tree:
 
     def _add(self, module: Module, parent: Mirror, path: str, git_dir: str, depth: int) -> None:
         from workstead.sources import lfs
-        from workstead.sources.clone import Mirror, Prepared, borrows_of, large_files
+        from workstead.sources.lfs import large_files
+        from workstead.sources.mirror import Mirror, Prepared, borrows_of
         from workstead.sources.urls import parse_remote
         from workstead.system.overlay import copying
 

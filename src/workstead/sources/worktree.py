@@ -18,8 +18,8 @@ from contextlib import suppress
 
 from workstead.errors import InvalidSource, NotARepository, WorksteadError, from_os
 from workstead.model.source import Filled, is_commit
-from workstead.sources.clone import Prepared
 from workstead.sources.folder import check_folder
+from workstead.sources.mirror import Prepared
 from workstead.sources.overlay import expand
 from workstead.system.files import foreign
 from workstead.system.git import repository

@@ -21,7 +21,7 @@ from workstead.core.snapshots import BASE, keep, of_workspace
 from workstead.core.states import open_store, place_of_state, refuse_unready, stack_finder
 from workstead.errors import OperationNotFound, SnapshotNotFound, StoreDamaged, ToolMissing, WorkspaceNotFound
 from workstead.installation import install_command
-from workstead.model.archive import Archived, KnownArchive
+from workstead.model.archive import Archived
 from workstead.model.event import WorkspaceArchived
 from workstead.model.names import directory_name
 from workstead.model.snapshot import EMPTY
@@ -132,19 +132,6 @@ def verify_archive(home: Home, location: str, progress: Callable[[int, int], Non
     with places.reading(location) as (size, chunks):
         done = (lambda taken: progress(taken, size)) if progress else (lambda _: None)
         return Reader(chunks, caps_of(home), Nowhere(), done).read()
-
-
-def archives(home: Home) -> list[KnownArchive]:
-    """The archives that were written and are where they were written to, oldest first; buckets are not asked."""
-    from workstead.archives.places import is_remote
-
-    found = {}
-    for event in home.log.read(types=("workspace_archived",)):
-        data: dict[str, Any] = event.event_data
-        if is_remote(data["path"]) or os.path.isfile(data["path"]):
-            fields = {key: data[key] for key in ("workspace_id", "path", "bytes", "digest")}
-            found[data["path"]] = KnownArchive(**fields, archived_at=event.recorded_at)
-    return list(found.values())
 
 
 def _name(workspace: Workspace) -> str:

@@ -208,7 +208,7 @@ def _log(home: Home) -> tuple[bool, str]:
 def _verification(home: Home) -> tuple[bool, str]:
     import time
 
-    from workstead.flows.background_verification import read_state
+    from workstead.core.verification import read_state
 
     state = read_state(home)
     if damage := state.found():

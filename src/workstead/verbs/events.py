@@ -8,6 +8,7 @@ from workstead.core import inspection, lookup
 from workstead.core.archives import history_path
 from workstead.core.gate import is_agent, judged
 from workstead.errors import EventsLost, HomeDamaged, InvalidUsage
+from workstead.model import health
 from workstead.model.names import check_part
 
 TYPE_CHECKING = False
@@ -121,7 +122,7 @@ def verify(
     return found
 
 
-def _read_all(home: Home, reading: Callable[[str, int], None]) -> list[inspection.Damage]:
+def _read_all(home: Home, reading: Callable[[str, int], None]) -> list[health.Damage]:
     parts = inspection.parts(home)
     found = []
     for part in parts:

@@ -20,7 +20,7 @@ from workstead.core.building import (
 )
 from workstead.core.metadata import write_metadata
 from workstead.core.mounting import attach as attach_workspace
-from workstead.core.mounting import filled_in, place_of
+from workstead.core.mounting import filled_in, place_of, record_layers
 from workstead.core.states import base_of
 from workstead.core.stopping import make_way
 from workstead.errors import Conflict, Invalid, WorkspaceExists, WorksteadError
@@ -33,7 +33,6 @@ from workstead.sources import attach
 from workstead.system.files import foreign
 from workstead.system.files.parts import open_part
 from workstead.system.files.root import Root
-from workstead.system.overlay import layers
 from workstead.system.overlay.stack import has_space
 
 TYPE_CHECKING = False
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from workstead.model.policy import Policy
     from workstead.model.source import Filled, Place
     from workstead.model.workspace import Workspace
-
 
 _NOTED = 20  # paths that a fork could not take over
 
@@ -163,19 +161,6 @@ def _build(
         fail(home, task, stated, place, final, error)
         raise as_ours(error, stated["workspace_id"]) from error
     return record_created(home, task, stated, filled, digest, base)
-
-
-def record_layers(home: Home, workspace: Workspace) -> None:
-    """Record that a fork which did not come to its end has turned plain files into a layer.
-
-    Verbs look at the record for where `work/` is: for an ordinary user a mounted one is in another namespace, and its
-    directory on the host is empty.
-    """
-    filled, place = filled_in(home, workspace)
-    now = layers.settled(filled, place)
-    if now != filled:
-        layers.make_work(place)  # the files are in the layer, and this is where it is mounted
-        home.record(workspace.task_id, WorkspaceRelayered(**workspace.names(), filled=now.as_dict()))
 
 
 def _enter_space(home: Home, parent: Workspace, place: Place, config: Config) -> tuple[Place, list[str]]:

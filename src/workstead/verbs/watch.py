@@ -14,7 +14,7 @@ import time
 
 from workstead.core import lookup
 from workstead.core.building import materialise
-from workstead.core.watchers import ACTOR, find_watch, record_watch_end, settle, watch_lock
+from workstead.core.watchers import ACTOR, find_watch, record_watch_end, settle, watch_lock, watcher_title
 from workstead.errors import Conflict, DiskFull, FilesystemError, TimedOut, Unavailable, WorkspaceBusy
 from workstead.model.event import Caller, FileChanged, WatchStarted, WatchStopping, WatchWeakened
 from workstead.model.text import word
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from workstead.core.watching import Watch
     from workstead.model.change import FileChange
     from workstead.model.workspace import Workspace
+
 START_SECONDS = 20.0
 STOP_SECONDS = 20.0
 _ASK_SECONDS = 0.2
@@ -44,7 +45,7 @@ def start_watching(home: Home, workspace_id: str) -> Watching:
         raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {word(workspace.id)}")
     settle(home, workspace.uid)
     found = find_watch(home, workspace.uid)
-    log, title, since = log_path(home.path, "watcher"), _title(workspace.id), time.time()
+    log, title, since = log_path(home.path, "watcher"), watcher_title(workspace.id), time.time()
     if found is None:
         from workstead.system.process.background import start_aw
 
@@ -82,10 +83,6 @@ def watching(home: Home) -> list[Watching]:
     """The watchers at work in this home, oldest first."""
     records = home.log.find_all("watch", live_only=True)
     return [Watching(**record) for record in records if record["home"] == home.id]
-
-
-def _title(workspace_id: str) -> str:
-    return f"watcher of {workspace_id},"
 
 
 def _is_at_work(home: Home, uid: str) -> bool:

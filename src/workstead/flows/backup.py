@@ -26,6 +26,7 @@ from workstead.core.gate import refuse_agents
 from workstead.core.home import Home
 from workstead.errors import BackupNotFound, InvalidUsage, PermissionDenied, StoreUnavailable, from_os
 from workstead.flows.repair import repair
+from workstead.model.backup import BackupRestored, KnownBackup
 from workstead.model.moving import is_below
 from workstead.model.names import directory_name
 from workstead.model.value import Value
@@ -73,33 +74,6 @@ class BackedUp(Value):
     written_bytes: int  # that were not there before
     left_out: list[str]  # what could not be read, and why
     torn: list[str]  # files that were written to all the time
-
-
-class BackupRestored(Value):
-    """A home that was restored from a backup."""
-
-    path: str
-    number: int
-    made_at: str
-    position: int
-    files: int
-    findings: list[str]  # what was mended afterwards
-    left_out: list[str]
-    torn: list[str]
-
-
-class KnownBackup(Value):
-    """A backup at a place."""
-
-    number: int
-    made_at: str
-    home: str
-    home_path: str
-    position: int
-    files: int
-    bytes: int
-    left_out: list[str]
-    torn: list[str]
 
 
 def backup(home: Home, location: str, *, progress: Callable[[int, int], None] | None = None) -> BackedUp:

@@ -1,0 +1,40 @@
+"""The state of the background verification: what it has read, and the damage that it found."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+from workstead.model.health import Damage
+from workstead.model.value import Value
+from workstead.system.files.sealed import unseal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from workstead.core.home import Home
+
+
+class VerificationState(Value):
+    """How far the verification in the background is."""
+
+    last: str = ""  # the part that was read last; "" between two passes
+    ended_at: float = 0.0  # of the last whole pass
+    damage: dict[str, list[dict[str, Any]]] = {}  # by part
+
+    def found(self) -> list[Damage]:
+        """Everything that is damaged, as far as it was read."""
+        return [Damage(**each) for name in sorted(self.damage) for each in self.damage[name]]
+
+
+def read_state(home: Home) -> VerificationState:
+    """What the verification in the background knows; nothing if its file is missing or damaged."""
+    with suppress(OSError, ValueError, TypeError), open(state_path(home), "rb") as file:
+        text = unseal(file.read())
+        return VerificationState(**json.loads(text)) if text else VerificationState()
+    return VerificationState()
+
+
+def state_path(home: Home) -> str:
+    return f"{home.path}/verification"

@@ -131,7 +131,7 @@ def use_plain(place: Installed) -> None:
 
 
 def use_sandbox(place: Installed) -> None:
-    found = place.run_python("from workstead.system import launcher; print(launcher.find_bundled())")
+    found = place.run_python("from workstead.system.process import find_bwrap; print(find_bwrap.find_bundled())")
     assert Path(found).is_relative_to(place.directory)
     assert "bubblewrap" in place.do(found, "--version").stdout
 

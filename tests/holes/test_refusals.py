@@ -18,7 +18,7 @@ ASK = """
 import sys
 import workstead
 from workstead.errors import ApprovalRequired, WorksteadError
-from workstead.verbs import ask
+from workstead.core import approval_requests as ask
 ask.MAX_OPEN, ask.MAX_PER_HOUR = 5, 12
 with workstead.open() as workspaces:
     agent = workspaces.acting_as("run", agent_of="t/a")

@@ -18,7 +18,7 @@ from workstead.system.kernel.locks import is_stopped
 HOLD = """
 import os, signal, sys
 import workstead
-from workstead.system import locks
+from workstead.system.kernel import locks
 workspaces = workstead.open(os.environ["AW_HOME"])
 home = workspaces._home
 workspace = workspaces.get("t/a")

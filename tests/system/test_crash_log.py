@@ -9,6 +9,8 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -76,22 +78,34 @@ def test_a_supervisor_of_a_library_that_crashes_before_it_is_ready(person: Perso
     check_log(person, follow_hint(said))
 
 
-def test_a_supervisor_that_crashes_when_its_command_has_ended(person: Person) -> None:
-    """The log refuses the end of the run, so the supervisor cannot record it."""
-    person.aw_ok("create", "demo")
+@contextmanager
+def refusing(person: Person, event_type: str) -> Iterator[None]:
+    """A log that refuses one type of event."""
     database = sqlite3.connect(person.home / "log.db")
     database.execute(
-        "CREATE TRIGGER refuse BEFORE INSERT ON events WHEN NEW.event_type = 'run_completed' "
+        f"CREATE TRIGGER refuse BEFORE INSERT ON events WHEN NEW.event_type = '{event_type}' "
         "BEGIN SELECT RAISE(FAIL, 'no room for this event'); END"
     )
     database.commit()
     person.own(person.home / "log.db")
-    person.aw("run", "demo", "--detach", "--", "true")
-    log = wait_until(lambda: next(iter(person.home.glob("runs/*/supervisor.log")), None))
-    wait_until(lambda: TRACEBACK in log.read_text())
+    yield
     database.execute("DROP TRIGGER refuse")
     database.commit()
     database.close()
+
+
+def crash(person: Person, event_type: str) -> Path:
+    """Run a command whose supervisor cannot record an event of this type; its log."""
+    person.aw_ok("create", "demo")
+    with refusing(person, event_type):
+        person.aw("run", "demo", "--detach", "--", "true")
+        log = wait_until(lambda: next(iter(person.home.glob("runs/*/supervisor.log")), None))
+        wait_until(lambda: TRACEBACK in log.read_text())
+    return log
+
+
+def test_a_supervisor_that_crashes_when_its_command_starts(person: Person) -> None:
+    log = crash(person, "run_started")
     run = wait_until(lambda: next((run for run in person.aw_json("runs") if run["state"] == "failed"), None))
     person.aw_ok("repair")
     assert "its supervisor died" in run["reason"]
@@ -105,6 +119,14 @@ def test_a_supervisor_that_crashes_when_its_command_has_ended(person: Person) ->
     )
     assert "its supervisor died" in seen
     assert str(person.home) not in seen, "an agent learns no path of the machine"
+
+
+def test_a_supervisor_that_crashes_when_its_command_has_ended_loses_no_result(person: Person) -> None:
+    """The result is on the disk before it is in the log: the next command records it."""
+    log = crash(person, "run_completed")
+    run = wait_until(lambda: next((run for run in person.aw_json("runs") if run["state"] == "completed"), None))
+    assert run["exit_code"] == 0
+    assert "no room for this event" in check_log(person, log)
 
 
 def test_a_supervisor_that_ends_well_leaves_no_log(person: Person) -> None:
@@ -209,7 +231,7 @@ def test_a_daemon_of_a_virtual_machine_that_crashes(person: Person) -> None:
 
 
 def run_logged(path: Path, body: str) -> None:
-    program = f"from workstead.system import crash_log\ncrash_log.install({str(path)!r}, 'test,')\n{body}"
+    program = f"from workstead.system.process import crash_log\ncrash_log.install({str(path)!r}, 'test,')\n{body}"
     source = Path(crash_log.__file__).parents[2]
     subprocess.run([sys.executable, "-c", program], check=False, env={"PYTHONPATH": str(source)}, timeout=60)
 

@@ -61,7 +61,7 @@ def test_the_shipped_bytes_are_what_the_source_compiles_to(arch: str, tmp_path: 
 
 def test_other_source_compiles_to_other_bytes(tmp_path: Path) -> None:
     """The comparison sees a single changed number."""
-    shutil.copytree(Path(shim.__file__).parent, tmp_path / "src/workstead/system", ignore=lambda top, names: {
+    shutil.copytree(Path(shim.__file__).parent, tmp_path / "src/workstead/system/process", ignore=lambda top, names: {
         name for name in names if not name.startswith("shim.")})  # fmt: skip
     (tmp_path / "requirements").mkdir()
     script = shutil.copy(COMPILE, tmp_path / "requirements/shim")

@@ -25,7 +25,7 @@ def python_argv(program: str, *arguments: str) -> list[str]:
 
 def logged_argv(program: str, log: str, title: str, *arguments: str) -> list[str]:
     """The same, with its errors in the file `log` under this title, see `crash_log`."""
-    logged = "from workstead.system import crash_log; crash_log.install(sys.argv.pop(1), sys.argv.pop(1))"
+    logged = "from workstead.system.process import crash_log; crash_log.install(sys.argv.pop(1), sys.argv.pop(1))"
     return python_argv(f"{logged}; {program}", log, title, *arguments)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import workstead
+from marks import mark
 from needs import need_program
 from people import Person, a_person
 from workstead.local import Local
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 # Started in the background of a shell, a process and all that it starts ignore Ctrl-C: the tests that send it need it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark(items)
 
 
 class YouForgotToChooseAHome(Exception):

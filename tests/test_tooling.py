@@ -35,3 +35,8 @@ def test_templates_for_issues_have_a_name() -> None:
     for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.md"):
         _, heading, _ = path.read_text().split("---", 2)
         assert set(yaml.safe_load(heading)) == {"name", "about"}
+
+
+def test_every_place_that_a_marker_names_exists() -> None:
+    for place in (*QUICK, *(each for places in PLACES.values() for each in places)):
+        assert (TESTS / place).exists(), place

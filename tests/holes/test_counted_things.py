@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
-from results import find_result
 
 from people import Person
 from waiting import wait_until
 from workstead.model.enforcement import Enforcement, Limits
 from workstead.system.process import spawn, supervisor
 from workstead.system.process.spawn import Launch
+from workstead.system.process.supervisor_client import find_result
 
 OPEN = """
 import os, resource

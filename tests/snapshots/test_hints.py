@@ -11,10 +11,14 @@ import workstead
 from workstead import errors
 
 SOURCE = Path(workstead.__file__).parent
+AREA = {
+    "core": ("applying", "changes", "latest_snapshot", "restoring", "retention", "snapshots", "states", "trash"),
+    "verbs": ("apply", "diff", "restore", "snapshot"),
+    "flows": ("session", "undo"),
+}
 FILES = [
     *sorted((SOURCE / "snapshots").glob("*.py")),
-    *(SOURCE / "verbs" / f"{name}.py" for name in ("apply", "diff", "restore", "retention", "session", "snapshot")),
-    *(SOURCE / "verbs" / f"{name}.py" for name in ("state", "undo")),
+    *(SOURCE / folder / f"{name}.py" for folder, names in AREA.items() for name in names),
 ]
 
 

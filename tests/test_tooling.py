@@ -8,6 +8,8 @@ from pathlib import Path
 
 import yaml
 
+from marks import PLACES, QUICK, TESTS
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -1,23 +1,23 @@
-"""A space of limited size for one workspace: a file with a file system in it, which the kernel never lets grow over.
+"""Quota image: a file system of limited size in one file, in which a workspace is stored.
 
-    {layers}/image         the file, sparse; it takes from the disk what is in it
-    {layers}/space         where it is mounted, closed to everybody else
-    {layers}/space/root    the workspace's own directory: bound to where the workspace stands
-    {layers}/space/upper.0 and space/work, where the workspace is a copy-on-write view
+    {layers}/image         the file, sparse; it uses as much disk space as its content
+    {layers}/space         its mount point, not accessible to other users
+    {layers}/space/root    the workspace's own directory, bind-mounted at the path of the workspace
+    {layers}/space/upper.0 and space/work, if the workspace is a copy-on-write overlay
 
-Whatever the agent can write is in there, by whatever way it is written: a full space says ENOSPC to a write, to
-`fallocate` and to a new name, and SIGBUS to a store into a hole of a mapped file. Deleting works and gives the blocks
-back to the disk.
+Everything that the agent can write is in the image, so the kernel enforces the limit in every case: a full image
+returns ENOSPC for a write, for `fallocate` and for a new name, and raises SIGBUS for a store into a hole of a mapped
+file. Deleting works and returns the blocks to the disk.
 
-**The file may be mounted twice only as one file system.** Two loop devices over one file would each write what they
-believe, so a device that has the file already is used again, also one that lives on unseen because a process stayed.
-The device is found by the file's inode and held open while that is decided: an open device does not let its file go.
+**The image must be mounted as one file system only.** Two loop devices over one file would overwrite each other, so an
+existing loop device of the file is reused, also one that is kept alive invisibly by a process. The device is found by
+the file's inode and kept open during that decision: an open device does not release its file.
 
-**A full disk** below it is an error that the file system cannot understand: it stops writing, and what its journal has
-is safe. Whoever attaches it next mounts it anew, and it goes on if there is room again.
+**A full disk** below the image is an I/O error for its file system: it stops writing, and the contents of its journal
+are safe. The next `attach` mounts it again, and it works if there is free space again.
 
-**Crashes.** The device goes with its last mount, and whoever dies between leaves nothing. What is in the file system
-survives a power failure as its journal says; the file itself is on the disk before anything is put into it.
+**Crash recovery.** The loop device is freed with its last mount, so a crash leaves none behind. The contents of the
+file system survive a power failure as its journal guarantees; the file itself is synced before anything is put into it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from workstead.system.process.quota_meter import FULL_SHARE, LIFT_SHARE, WARN_SH
 
 MIB = 1 << 20
 PROGRAMS = ("/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4")
-_OVER = 1.05  # of the limit: what the file system needs for itself is not the workspace's
-_SMALL = 128 * MIB  # below this blocks are small, and with them the smallest journal
+_OVER = 1.05  # of the limit: the file system's own metadata does not count for the workspace
+_SMALL = 128 * MIB  # below this size, blocks are small, and so is the smallest journal
 _BYTES_PER_FILE = 8192
-_OUR_FILES = 20  # the directories of the workspace, its documents, the kernel's own
-_NOT_USED = 1 << 20  # what may be left where a write was refused: the kernel asks for the room of large pieces at once
+_OUR_FILES = 20  # the workspace's directories and documents, and the kernel's
+_NOT_USED = 1 << 20  # may be left when a write is refused: the kernel allocates in large extents
 _TRIES = 16
 _LOOP_GET_FREE, _LOOP_CONFIGURE, _LOOP_STATUS = 0x4C82, 0x4C0A, 0x4C05
 _AUTOCLEAR = 4
@@ -46,9 +46,9 @@ _CONFIG = struct.Struct(f"=2I{_INFO.size}s64x")  # struct loop_config
 
 
 def make(layers: str, size: int, files: int | None = None) -> str:
-    """Make and mount a space for `size` bytes and so many files; give the directory for the workspace in it.
+    """Make and mount a quota image for `size` bytes and `files` files; return the directory for the workspace in it.
 
-    OSError says why it cannot be had here. What is left then is for whoever clears the layers away.
+    Raise OSError with the reason if it is not supported here; the caller removes partial results with the layers.
     """
     os.makedirs(layers, 0o700, exist_ok=True)
     os.mkdir(space_of(layers), 0o700)
@@ -74,7 +74,7 @@ def _format(image: str, size: int, files: int | None) -> None:
     if program is None:
         raise FileNotFoundError(errno.ENOENT, "mkfs.ext4 is not installed")
     is_small = size < _SMALL
-    most = size // _BYTES_PER_FILE + _OUR_FILES  # what more would take is room for content
+    most = size // _BYTES_PER_FILE + _OUR_FILES  # more inodes would take room from content
     number = ["-N", str(min(files + _OUR_FILES, most))] if files is not None else ["-i", str(_BYTES_PER_FILE)]
     options = ["-q", "-F", "-m", "0", "-b", "1024" if is_small else "4096", "-I", "256", *number]
     options += ["-J", "size=1" if is_small else "size=4", "-O", "^resize_inode", "-E", "nodiscard,lazy_itable_init=1"]
@@ -96,14 +96,14 @@ def _format(image: str, size: int, files: int | None) -> None:
 
 
 def _use_up(space: str, files: int) -> None:
-    """Take the places for files away that come from rounding: a limit of a hundred files is one of a hundred."""
+    """Use up the inodes that mkfs adds by rounding, so that the limit on files is exact."""
     os.mkdir(f"{space}/taken", 0o700)
     for number in range(max(0, os.statvfs(space).f_ffree - files - _OUR_FILES)):
         os.close(os.open(f"{space}/taken/{number}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def is_attached(layers: str, root: str) -> bool:
-    """Whether the workspace's directory is the one in its space; costs two looks."""
+    """Return whether `root` is the workspace's directory in its quota image; costs two stat calls."""
     try:
         here, inside = os.stat(root), os.stat(f"{space_of(layers)}/root")
     except FileNotFoundError:
@@ -112,12 +112,12 @@ def is_attached(layers: str, root: str) -> bool:
 
 
 def is_stuck(layers: str) -> bool:
-    """Whether the kernel has stopped writing to it, as it does when the disk below it is full or fails."""
+    """Return whether the kernel made the image read-only, as it does when the disk below is full or fails."""
     return bool(os.statvfs(space_of(layers)).f_flag & os.ST_RDONLY)
 
 
 def attach(layers: str, root: str) -> None:
-    """Mount the space, and the workspace's directory in it at `root`; whoever calls holds the layers."""
+    """Mount the image, and bind the workspace's directory in it to `root`; the caller has the lock of the layers."""
     from workstead.system.kernel import mounts
 
     if not os.path.ismount(space_of(layers)):
@@ -131,7 +131,7 @@ def attach(layers: str, root: str) -> None:
 
 
 def detach(layers: str, root: str) -> bool:
-    """Unmount both, also when they are in use; False says that somebody uses them."""
+    """Unmount both, lazily if they are in use; return False if a process uses them."""
     from workstead.system.kernel import mounts
 
     quiet = True
@@ -148,13 +148,13 @@ def detach(layers: str, root: str) -> bool:
 
 
 def capacity(layers: str) -> int:
-    """How many bytes files can take in a mounted space."""
+    """Return the number of bytes that files can take in a mounted image."""
     found = os.statvfs(space_of(layers))
     return (found.f_blocks - found.f_bfree + found.f_bavail) * found.f_frsize
 
 
 class Gauge:
-    """How full a space is, looked at now and then: the kernel holds the limit, this only says so."""
+    """Report how full a mounted image is: the kernel enforces the limit, this only observes it."""
 
     def __init__(self, space: str, files: int | None = None) -> None:
         self._space = space
@@ -162,7 +162,7 @@ class Gauge:
         self._warned = self._exceeded = False
 
     def look(self) -> list[tuple[str, int, int]]:
-        """What is to be told since the last look, each with the bytes and files now: warned, exceeded, freed."""
+        """Return the events since the last call (warned, exceeded, freed), each with the present bytes and files."""
         found = os.statvfs(self._space)
         used, room = found.f_blocks - found.f_bfree, found.f_bavail
         most_files = min(self._files, found.f_files) if self._files is not None else 0
@@ -184,12 +184,12 @@ class Gauge:
 
 
 def taken(layers: str) -> int:
-    """What the space takes from the disk, mounted or not."""
+    """Return the bytes that the image takes on the disk, mounted or not."""
     return os.stat(_image(layers)).st_blocks * 512
 
 
 def probe(directory: str) -> str | None:
-    """Why there cannot be such spaces in a directory, or None if there can, found out by making one."""
+    """Return the reason why quota images do not work in a directory, or None if they do, by making one."""
     from workstead.system.overlay.copying import remove_tree
 
     trial = f"{directory}/.trial-{os.urandom(6).hex()}"
@@ -222,20 +222,20 @@ def _mount(layers: str) -> None:
         try:
             mounts.mount_device(path, space_of(layers), "ext4", "discard,errors=remount-ro")
         finally:
-            os.close(device)  # the mount holds it from now on
+            os.close(device)  # the mount keeps it alive from now on
     finally:
         os.close(image)
 
 
 def _find_device(image: int) -> tuple[int, str] | None:
-    """The device that has this file already, opened."""
+    """Return the opened loop device that already has this file, or None."""
     import fcntl
 
     wanted = os.fstat(image)
     for name in os.listdir("/sys/block"):
         if not name.startswith("loop") or not os.path.exists(f"/sys/block/{name}/loop"):
             continue
-        with suppress(OSError):  # gone meanwhile, or not shown here
+        with suppress(OSError):  # gone meanwhile, or no device node here
             device = os.open(f"/dev/{name}", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 status = fcntl.ioctl(device, _LOOP_STATUS, bytes(_INFO.size))
@@ -249,7 +249,7 @@ def _find_device(image: int) -> tuple[int, str] | None:
 
 
 def _new_device(image: int) -> tuple[int, str]:
-    """A free device that gets this file, opened; it gives it back when its last user goes."""
+    """Attach this file to a free loop device and return it opened; the kernel frees it with its last user."""
     import fcntl
 
     info = _INFO.pack(0, 0, 0, 0, 0, 0, 0, 0, _AUTOCLEAR, b"workstead", b"", b"", 0, 0)
@@ -263,7 +263,7 @@ def _new_device(image: int) -> tuple[int, str]:
                 return device, path
             except OSError as error:
                 os.close(device)
-                if error.errno != errno.EBUSY:  # else somebody was quicker
+                if error.errno != errno.EBUSY:  # otherwise another process took it first
                     raise
     finally:
         os.close(control)

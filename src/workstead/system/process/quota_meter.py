@@ -1,21 +1,21 @@
-"""Hold a run to what its workspace may take, on a file system that has no quota of its own.
+"""Quota meter: enforce a workspace's disk quota during a run, on a file system without quotas.
 
-Free space is asked for all the time, which costs a microsecond: it says how much can have been written since the
-workspace was last measured. When that could be too much, everything in the run is frozen, the workspace is measured,
-and the run goes on. Others who write to the same disk cost a measurement, never a verdict.
+The meter polls free space, which costs a microsecond and limits how much can have been written since the workspace was
+last measured. When that could exceed the quota, the meter freezes all processes of the run, measures the workspace, and
+resumes them. Other writers on the same disk cause additional measurements, never a wrong verdict.
 
-Over the limit the run goes on with a largest file size of nothing: the kernel then refuses every write, append,
-truncation and copy that would make a file longer (EFBIG), to every process and to all that they start. What deletes
-works, and when enough is deleted the limit is lifted again. Only the soft limit is set, which anybody may raise again
-for processes of the same user; that nobody inside raises it is seen to by the sandbox (see `seccomp`).
+Over the quota the run goes on with RLIMIT_FSIZE 0: the kernel then refuses every write, append, truncation and copy
+that would make a file longer (EFBIG), to every process and to all its children. Deleting works, and when enough is
+deleted the limit is lifted again. Only the soft limit is set, which a process of the same user could raise again; the
+sandbox prevents that (see `seccomp`).
 
-What counts is what has a name, and what the processes of the run hold without one (see `nameless`). Where they hold
-something that cannot be measured, everything that the disk has lost since the run began counts as theirs; and a
-directory that cannot be looked into counts as a full workspace. So nothing is gained by hiding.
+The count includes files with a name, and files without one that processes of the run hold open (see `nameless`). If
+they hold something that cannot be measured, all space that the disk has lost since the run began counts as theirs; a
+directory that cannot be read counts as a full workspace. So hiding files gains nothing.
 
-There are ways to grow that no file size stops: names without content, stores into the holes of a mapped file, a kernel
-that is in the middle of a copy. They are watched, and what grows on for another 2 % is ended. One call can reserve any
-amount, also beyond a file's end where no limit counts: the sandbox does not offer it.
+Some growth is not stopped by a file size limit: names without content, stores into the holes of a mapped file, a copy
+that the kernel is executing. The meter watches for it, and kills a run that grows by another 2 %. fallocate can reserve
+any amount in one call, also beyond a file's end where no limit counts: the sandbox blocks it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from workstead.system.files.measure import Measured
 
 WARN_SHARE = 0.8
-FULL_SHARE = 0.99  # from here on growth is refused: between the look and the freezing a little more is written
+FULL_SHARE = 0.99  # growth is refused from here on: a little more is written between the check and the freeze
 LIFT_SHARE = 0.95
-GRACE_SHARE, GRACE_BYTES, GRACE_FILES = 0.02, 1 << 20, 100  # over the limit, whichever is more
-_BYTES_PER_SECOND = 2 << 30  # what one processor writes into memory at most
+GRACE_SHARE, GRACE_BYTES, GRACE_FILES = 0.02, 1 << 20, 100  # allowed excess over the limit, whichever is more
+_BYTES_PER_SECOND = 2 << 30  # the most that one processor writes into memory
 _FILES_PER_SECOND = 200_000
 _SHORTEST, _LONGEST = 0.001, 0.25
 _FREEZE_SECONDS = 2.0
@@ -51,55 +51,55 @@ _CALLS = {"x86_64": (117, 119), "aarch64": (147, 149)}  # setresuid, setresgid
 
 
 class Allowed(Value):
-    """What a workspace may take, and where it does."""
+    """The quota of a workspace, and the disk that it is on."""
 
-    measure: Callable[[], Measured]  # what it takes, exactly
-    disk: str  # a directory of its file system that nobody inside can take away
+    measure: Callable[[], Measured]  # measures the workspace exactly
+    disk: str  # a directory of its file system that no process inside can remove
     max_bytes: int | None = None
     max_files: int | None = None
-    file_bytes: int | None = None  # of each file, as long as there is room
+    file_bytes: int | None = None  # maximum size of each file while the workspace is below its quota
 
 
 class Meter:
-    """Watches one run from a thread of its own, from when the command runs until `stop`."""
+    """Watch one run from a separate thread, from the start of the command until `stop`."""
 
     def __init__(self, allowed: Allowed, group: cgroups.Group, report: Callable[[bytes, Measured], object]) -> None:
-        """`report` is told, in the thread: warned, exceeded, freed, over (everything was killed)."""
+        """`report` is called in the thread with an event: warned, exceeded, freed, over (the run was killed)."""
         self._allowed = allowed
         self._group = group
-        self._pid = 0  # the launcher's: what it started is the run
-        self._began: tuple[int, int] | None = None  # bytes of the workspace and free ones of the disk, at first
+        self._pid = 0  # of the launcher: its descendants are the run
+        self._began: tuple[int, int] | None = None  # bytes of the workspace and free bytes of the disk at the start
         self._report = report
         self._is_over = False
-        self._told = _thread.allocate_lock()  # held until it is told to stop
-        self._done = _thread.allocate_lock()  # held until it has
+        self._told = _thread.allocate_lock()  # locked until `stop` is called
+        self._done = _thread.allocate_lock()  # locked until the thread has ended
         self._refusing = False
-        self._allowed_excess = 1.0  # graces
+        self._allowed_excess = 1.0  # in units of the grace
         self._warned = False
 
     @property
     def means(self) -> tuple[str, ...]:
-        """By what it holds the run, for the statement."""
+        """Return the mechanisms that enforce the quota, for the run's enforcement record."""
         version = next((f"cgroup v{number}" for number in sorted(self._group.version.values())), "")
         freezer = f"{version} freezer" if cgroups.can_freeze(self._group) else "stop signals"
         return ("metering", freezer, "rlimit")
 
     def follow(self, pid: int) -> None:
-        """Whom to watch: the launcher and all that it starts."""
+        """Set the process to watch: the launcher, with all its descendants."""
         self._pid = pid
 
     def measure_first(self) -> None:
-        """See what there is, while the sandbox is being built; what is written meanwhile is not missed."""
+        """Measure the initial state while the sandbox is being built; writes during the measurement are not missed."""
         self._measure()
 
     def start(self) -> None:
-        """Watch from now on, in a thread."""
+        """Start the watching thread."""
         self._done.acquire()
         self._told.acquire()
         _thread.start_new_thread(self._watch, ())
 
     def stop(self) -> None:
-        """Let it end, and wait for that: nothing is frozen any more."""
+        """Stop the thread and wait for its end: no process is frozen afterwards."""
         self._told.release()
         self._done.acquire()
 
@@ -107,21 +107,24 @@ class Meter:
 
     def _watch(self) -> None:
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, -15)  # this thread: a run with a hundred processes must not outrun it
+            # for this thread: a run with a hundred processes must not outrun it
+            os.setpriority(os.PRIO_PROCESS, 0, -15)
         try:
             pause = self._decide() if self._share(self._last) >= WARN_SHARE else 0.0
             while not self._is_over and not self._told.acquire(timeout=pause):
                 pause = self._look()
-        except Exception:  # whatever it is: a run that nobody watches is not let loose
+        except Exception:  # any error: a run without its meter must not go on
             self._kill()
             self._report(b"lost", self._last)
         finally:
             self._done.release()
 
     def _look(self) -> float:
-        """Estimate; measure if it could be too much, or if there may be room again; give the seconds until next."""
-        byte_room, file_room = self._rooms()  # until growth is refused
-        is_time = time.monotonic() >= self._measured_at + 10 * self._measuring_seconds  # a tenth of it for measuring
+        """Estimate usage, measure if it may cross a limit in either direction, and return the seconds until the next
+        check."""
+        byte_room, file_room = self._rooms()  # room left until growth is refused
+        # measure for a tenth of the time
+        is_time = time.monotonic() >= self._measured_at + 10 * self._measuring_seconds
         if self._refusing:
             grace, grace_files = self._graces()
             grows_on = byte_room < -grace * self._allowed_excess or file_room < -grace_files * self._allowed_excess
@@ -137,14 +140,14 @@ class Meter:
         return self._pause(byte_room, file_room)
 
     def _decide(self) -> float:
-        """Freeze, measure and judge: while a large workspace is measured a run could write a lot."""
+        """Freeze, measure and decide: a run could write a lot while a large workspace is measured."""
         with self._frozen() as stopped:
             if not stopped:
                 return self._end()
             return self._judge(self._measure())
 
     def _estimate(self) -> tuple[int, int]:
-        """The bytes and files that there are, if all that was taken from the disk since was taken by the run."""
+        """Return the bytes and files in use, assuming that all space lost on the disk since was taken by the run."""
         disk = os.statvfs(self._allowed.disk)
         return (
             self._last.bytes + max(0, self._free - disk.f_bfree * disk.f_frsize),
@@ -152,7 +155,7 @@ class Meter:
         )
 
     def _rooms(self) -> tuple[float, float]:
-        """What is left until growth is refused, by the estimate."""
+        """Return the estimated bytes and files left until growth is refused."""
         size, files = self._estimate()
         most, most_files = self._allowed.max_bytes, self._allowed.max_files
         return (
@@ -161,12 +164,12 @@ class Meter:
         )
 
     def _graces(self) -> tuple[float, float]:
-        """What may be over each limit before a run is ended for it."""
+        """Return the bytes and files allowed over each limit before the run is killed."""
         most, most_files = self._allowed.max_bytes or 0, self._allowed.max_files or 0
         return max(GRACE_BYTES, most * GRACE_SHARE), max(GRACE_FILES, most_files * GRACE_SHARE)
 
     def _excess(self, size: int, files: int) -> float:
-        """How much of this is over the limits, in graces."""
+        """Return how far this is over the limits, in units of the grace."""
         most, most_files = self._allowed.max_bytes, self._allowed.max_files
         grace, grace_files = self._graces()
         return max(
@@ -181,16 +184,16 @@ class Meter:
         )
 
     def _pause(self, byte_room: float, file_room: float) -> float:
-        """Half the time in which everything that is left could be used up, and the grace with it."""
+        """Return half the time in which the remaining room and the grace could be used up."""
         rate = _BYTES_PER_SECOND * (os.cpu_count() or 1)
         grace, grace_files = self._graces()
         seconds = min((byte_room + grace) / rate, (file_room + grace_files) / _FILES_PER_SECOND) / 2
         return max(_SHORTEST, min(_LONGEST, seconds))
 
     def _measure(self) -> Measured:
-        """What the workspace takes; from here on free space tells what can have come to it."""
+        """Measure the workspace, and remember the free space as the reference for later estimates."""
         began = time.monotonic()
-        disk = os.statvfs(self._allowed.disk)  # before: what is written meanwhile counts twice rather than never
+        disk = os.statvfs(self._allowed.disk)  # before measuring: concurrent writes count twice rather than never
         self._free, self._free_files = disk.f_bfree * disk.f_frsize, disk.f_ffree
         self._last = self._with_hidden(self._allowed.measure())
         self._measured_at = time.monotonic()
@@ -198,7 +201,7 @@ class Meter:
         return self._last
 
     def _with_hidden(self, named: Measured) -> Measured:
-        """Add what the processes hold without a name."""
+        """Add files without a name that the processes hold open."""
         if self._began is None:
             self._began = named.bytes, self._free
         held = nameless(self._processes())
@@ -210,7 +213,7 @@ class Meter:
     # -- what follows --
 
     def _share(self, found: Measured) -> float:
-        """How much of the tighter limit is used; what cannot be looked into could be anything."""
+        """Return the used share of the tighter limit; an unreadable directory counts as full."""
         most, most_files = self._allowed.max_bytes, self._allowed.max_files
         return max(
             1.0 if found.unreadable else 0.0,
@@ -233,14 +236,14 @@ class Meter:
             self._report(b"freed", found)
         elif not self._refusing and share >= FULL_SHARE:
             self._refusing = True
-            # What was written between the look and the freezing is no growth against the refusal.
+            # Bytes written between the check and the freeze are not growth after the refusal.
             self._allowed_excess = max(0.0, self._excess(found.bytes, found.inodes)) + 1
             self._set_file_limit(0)
             self._report(b"exceeded", found)
         return self._pause(0, 0) if self._refusing else self._pause(*self._rooms())
 
     def _end(self) -> float:
-        """It grows on by ways that nothing else stops."""
+        """Kill a run that keeps growing by ways that no limit stops."""
         self._is_over = True
         self._kill()
         self._report(b"over", self._last)
@@ -251,7 +254,7 @@ class Meter:
         cgroups.thaw(self._group)
 
     def _processes(self) -> set[int]:
-        """All that the command started, and not its launcher, which has a sandbox to take down."""
+        """Return all processes that the command started, without its launcher, which has to take down the sandbox."""
         found = set(spawn.descendants(self._pid)) | cgroups.processes(self._group)
         return found - {self._pid}
 
@@ -262,12 +265,14 @@ class Meter:
         for user, pids in by_user.items():
             with _as_user(user):
                 for pid in pids:
-                    with contextlib.suppress(OSError, ValueError):  # gone, or not ours to limit: then it is ended
+                    # it ended, or we may not limit it: then it is killed
+                    with contextlib.suppress(OSError, ValueError):
                         _set_soft_limit(pid, size)
 
     @contextlib.contextmanager
     def _frozen(self) -> Iterator[bool]:
-        """Nothing of the run goes on inside; False if it cannot be stopped and has taken far too much meanwhile."""
+        """Freeze all processes of the run; yield False if they cannot be stopped and have written far too much
+        meanwhile."""
         by_group = cgroups.can_freeze(self._group)
         try:
             yield self._freeze(by_group)
@@ -282,29 +287,29 @@ class Meter:
         if by_group:
             cgroups.start_freezing(self._group)
         room = self._rooms()
-        # It may have been over long before, and what was written until now was written while nobody looked.
+        # The run may already be over its limit: usage so far was written before this check, so it is not new growth.
         most = max(0.0, self._excess(*self._estimate())) + 1
         while True:
             if cgroups.is_frozen(self._group) if by_group else self._stop_all():
                 return True
-            # What is in the kernel goes on there, for as long as a copy of a large file takes.
+            # A system call goes on in the kernel, for as long as a copy of a large file takes.
             if self._grew(room) or time.monotonic() > end:
                 found = self._measure()
                 if self._excess(found.bytes, found.inodes) > most:
                     return False
                 if time.monotonic() > end:
-                    return True  # something hangs in the kernel, and does not grow
+                    return True  # a process hangs in the kernel, and does not grow
                 room = self._rooms()
             time.sleep(0.0003)
             if by_group:
                 cgroups.start_freezing(self._group)
 
     def _grew(self, before: tuple[float, float]) -> bool:
-        """Whether half of the grace may have been used since."""
+        """Return whether half of the grace may have been used since `before`."""
         return any(was - now > grace / 2 for was, now, grace in zip(before, self._rooms(), self._graces(), strict=True))
 
     def _stop_all(self) -> bool:
-        """Stop every process by signal; True when a second look finds none that still runs."""
+        """Stop every process by SIGSTOP; return True when a second pass finds none that still runs."""
         found = self._processes()
         spawn.send(found, _SIGSTOP)
         return all(_is_stopped(pid) for pid in self._processes() & found) and self._processes() <= found
@@ -328,7 +333,7 @@ def _set_soft_limit(pid: int, size: int | None) -> None:
 
 
 def _user_of(pid: int) -> tuple[int, int] | None:
-    """The user and group of a process; None if it is gone, or if we are somebody who cannot become another anyway."""
+    """Return the user and group of a process; None if it is gone, or if this process cannot change its user anyway."""
     if os.geteuid() != 0:
         return None
     try:
@@ -341,9 +346,9 @@ def _user_of(pid: int) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def _as_user(user: tuple[int, int] | None) -> Iterator[None]:
-    """Be of this user as far as the kernel asks for it: root in a container has no right to set limits for others.
+    """Act with the user's ids: root in a container lacks the privilege to set limits for other users.
 
-    Straight to the kernel and for this thread only; the C library would change the whole process."""
+    Calls the kernel directly and for this thread only; the C library would change the whole process."""
     if user is None:
         yield
         return

@@ -1,17 +1,19 @@
-"""The process that owns one run: its child, its limits, its output file and its end.
+"""The supervisor: the process that owns one run, with its child process, limits, output file and result.
 
-It is small, single-threaded, and no child of whoever started it, so that a command line or a server may die and come
-back. Everything it keeps is in the run's directory, which is the product's own and never visible inside:
+It is small and single-threaded, and it is not a child of the process that started it, so that a command line or a
+server can die and restart while the run goes on. All of its state is in the run's directory, which belongs to Workstead
+and is never visible inside the sandbox:
 
-    lock      held while the run lives; holds the process id and start time; its time of change is the heartbeat
+    lock      locked while the run is alive; contains process id and start time; its mtime is the heartbeat
     output    frames, see frames.py; the last one is the result
     control   a unix socket for frames: stop, resize, stdin, live output
     result    the result as JSON, complete or absent
 
-When it is killed, the kernel releases the lock and ends the sandbox with it (parent-death signal through bubblewrap to
-the namespace's first process, and with that everything). What is left is an empty control group, for `forget`.
+When the supervisor is killed, the kernel releases the lock and ends the sandbox with it (parent-death signal through
+bubblewrap to the namespace's first process, and with that every process in it). Only an empty control group is left,
+for `forget`.
 
-Nothing here knows the event log: what happened goes to `Hooks`.
+This module does not know the event log: it reports events to `Hooks`.
 """
 
 from __future__ import annotations
@@ -41,43 +43,43 @@ if TYPE_CHECKING:
 
 TIMED_OUT_CODE = 124
 NOT_STARTED_CODE = 125
-_BUFFER = 1 << 18  # more falls out of the processor's cache and is slower
+_BUFFER = 1 << 18  # a larger buffer does not fit the processor's cache and is slower
 _STDIN_PENDING = 1 << 18
 _CLIENT_PENDING = 8 << 20
 _CHECK_INTERVAL = 0.2
 _LOOK_INTERVAL = 0.05
 _LINGER = 10.0
-_FILE_TABLE = "/proc/sys/fs/file-nr"  # how many files the whole machine has open, and may
-_OPEN_FILES_SHARE = 16  # when half of them are, a run may have this part of all
+_FILE_TABLE = "/proc/sys/fs/file-nr"  # open files of the whole machine: number and maximum
+_OPEN_FILES_SHARE = 16  # when half of them are in use, one run may have 1/16 of the maximum
 
 
 class Order(Value):
-    """How to supervise a run."""
+    """How to supervise a run: directory, limits, streams, quota, proxy rules."""
 
-    directory: str  # the run's own, 0700
-    name: str  # of the control group: the run's id
+    directory: str  # the run's own directory, mode 0700
+    name: str  # name of the control group: the run's id
     limits: Limits = Limits()
     terminal: bool = False
     rows: int = 24
     columns: int = 80
-    stdin: bool = False  # a client of the control socket will write it; else it is empty
-    workspace: str = ""  # whose disk the disk limits watch
-    measure: Callable[[], Measured] | None = None  # what the quota counts: what the workspace has of its own
-    space: str = ""  # where the workspace has a file system of its own, which holds what is `held` by itself
+    stdin: bool = False  # a client of the control socket will write it; otherwise stdin is empty
+    workspace: str = ""  # the directory whose disk the disk limits check
+    measure: Callable[[], Measured] | None = None  # measure the workspace's own files, which the quota counts
+    space: str = ""  # mount point of the workspace's quota image, whose kernel limits are listed in `held`
     space_files: int | None = None
     held: dict[str, tuple[str, ...]] = {}
-    rules: tuple[proxy.Rule, ...] = ()  # what the proxy lets through, if the launch waits for one
+    rules: tuple[proxy.Rule, ...] = ()  # network rules of the proxy, if the launch waits for one
     heartbeat_seconds: float = 2.0
 
 
 class Result(Value):
-    """How a run ended."""
+    """The result of a run."""
 
     state: str  # completed failed cancelled timed_out
-    exit_code: int  # 128 + n for a signal; 124 for a time-out, 125 if the command never started
-    signal: int | None = None  # where it is known for certain
+    exit_code: int  # 128 + n for a signal; 124 for a timeout, 125 if the command never started
+    signal: int | None = None  # only where it is known for certain
     reason: str = ""
-    error: dict[str, object] | None = None  # why it never started, as the doors show errors
+    error: dict[str, object] | None = None  # why the command never started, in the error format of the doors
     started_at: float | None = None
     finished_at: float = 0.0
     output_bytes: int = 0
@@ -86,19 +88,20 @@ class Result(Value):
 
 
 class Hooks:
-    """What the caller wants to hear, in the supervising process, in this order."""
+    """Callbacks for the caller, called in the supervisor process, in this order."""
 
     def on_started(self, pid: int, start_time: int, enforcement: Enforcement) -> None:
-        """The command runs behind its walls; the process named is its launcher's."""
+        """The command is running in its sandbox; `pid` is the process of its launcher."""
 
     def on_denied(self, denial: dict[str, str]) -> None:
         """The proxy refused a request."""
 
     def on_quota(self, event: str, size: int, files: int) -> None:
-        """What the workspace takes was measured: warned, exceeded, freed (there is room again), over (it was ended)."""
+        """The workspace was measured. `event` is warned, exceeded, freed (below the limit again) or over (run was
+        killed)."""
 
     def on_finished(self, result: Result) -> None:
-        """Nothing of the run is alive any more."""
+        """No process of the run is alive any more."""
 
 
 def supervise(
@@ -108,11 +111,11 @@ def supervise(
     hooks: Hooks,
     explain: Callable[[str, bytes], WorksteadError] | None = None,
 ) -> Result:
-    """Run to the end, in this process, which must have no other children and no threads.
+    """Supervise a run to its end, in this process, which must have no other children and no threads.
 
-    `launch` gets the resource limits and gives the launch; `explain` makes an error of a sandbox's last words. What
-    goes wrong before the command runs is a result too: a run that was announced gets an end. `Conflict` if another
-    supervisor holds the run."""
+    `launch` gets the resource limits and returns the launch; `explain` turns the last output of a sandbox that failed
+    to start into an error. A failure before the command runs also returns a result, so that every announced run gets an
+    end. Raise `Conflict` if another supervisor has the run's lock."""
     watch = _Supervision(order, enforcement, hooks, explain)
     watch.hold_lock()
     try:
@@ -122,7 +125,7 @@ def supervise(
 
 
 def resource_limits(limits: Limits, group: cgroups.Group) -> list[tuple[int, int]]:
-    """What the kernel holds per process, beside the group or instead of it."""
+    """Return the rlimits that the kernel enforces per process, in addition to the control group or as its fallback."""
     import resource
 
     found = [(resource.RLIMIT_CORE, 0)]
@@ -138,12 +141,12 @@ def resource_limits(limits: Limits, group: cgroups.Group) -> list[tuple[int, int
 
 
 def largest_file(limits: Limits) -> int | None:
-    """How large one file may become: also a sparse one is no larger than all of the quota."""
+    """Return the maximum size of one file: even a sparse file must not exceed the whole quota."""
     return min((each for each in (limits.file_bytes, limits.quota_bytes) if each is not None), default=None)
 
 
 def held_limits(limits: Limits, group: cgroups.Group, sandbox: str) -> dict[str, tuple[str, ...]]:
-    """Which limit is held by what; raises `SandboxUnavailable` for one that was asked for and cannot be held."""
+    """Return the mechanisms that enforce each limit; raise `SandboxUnavailable` for a limit that cannot be enforced."""
     held: dict[str, tuple[str, ...]] = {}
     for limit, controller, fallback in (
         ("memory_bytes", "memory", "rlimit of each process"),
@@ -182,7 +185,7 @@ class _Client:
 
 
 class _Supervision:
-    """The loop: one poll over pipes, sockets, the child and the clock."""
+    """The event loop: one poll over pipes, sockets, the child process and the timers."""
 
     def __init__(
         self,
@@ -198,10 +201,10 @@ class _Supervision:
         self.explain = explain
         self.handlers: dict[int, Callable[[int], None]] = {}
         self.clients: dict[int, _Client] = {}
-        self.open: list[Callable[[], object]] = []  # what to close at the end, last first
+        self.open: list[Callable[[], object]] = []  # cleanup functions, called at the end in reverse order
         self.group = cgroups.Group(name=order.name, directories={}, version={})
         self.buffer = memoryview(bytearray(_BUFFER))
-        self.sources: set[int] = set()  # our ends of stdout and stderr, or the terminal
+        self.sources: set[int] = set()  # our ends of the stdout and stderr pipes, or the terminal
         self.stdin = -1
         self.stdin_pending = bytearray()
         self.stdin_ends = False
@@ -212,15 +215,15 @@ class _Supervision:
         self.told = -1
         self.told_pending = bytearray()
         self.told_usage: dict[str, int] = {}
-        self.lost = ""  # why whoever really ran it does not any more
+        self.lost = ""  # why the remote side that executes the command was lost
         self.status: int | None = None
         self.report = b""
         self.launched_at: float | None = None
         self.last_errors = bytearray()
         self.meter: Meter | None = None
         self.gauge: Gauge | None = None
-        self.quota_stops = 0  # how often growth had to be refused
-        self.stopping = ""  # why: cancelled, timed_out, or a limit
+        self.quota_stops = 0  # how often growth was refused
+        self.stopping = ""  # the reason: cancelled, timed_out, or a limit
         self.kill_at: float | None = None
         self.deadline: float | None = None
 
@@ -244,7 +247,8 @@ class _Supervision:
         while self.open:
             with contextlib.suppress(OSError):
                 self.open.pop()()
-        self.handlers.clear()  # they hold us, and we the buffer: not to wait for the collector
+        # break the reference cycle (handlers, self, buffer) instead of waiting for the garbage collector
+        self.handlers.clear()
 
     def run(self, launch: Callable[[Sequence[tuple[int, int]]], Launch]) -> Result:
         import select
@@ -257,7 +261,7 @@ class _Supervision:
         self._catch_signals()
         try:
             self._start(launch)
-            self._listen()  # and load what the end needs, while the sandbox is being built on another processor
+            self._listen()  # also imports the modules needed at the end, while another processor builds the sandbox
         except WorksteadError as error:
             return self._finish(self._never_started(error))
         except OSError as error:
@@ -267,7 +271,7 @@ class _Supervision:
         return self._finish(self._end())
 
     def _catch_signals(self) -> None:
-        """Signals only wake the loop, by a byte in a pipe that names them."""
+        """Let signals only wake the loop: each writes its number as one byte to a pipe."""
         import signal
 
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -294,7 +298,7 @@ class _Supervision:
             self.meter.measure_first()
         directory = os.open(self.order.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # by descriptor, because a socket's path may have 107 bytes only
+            # by descriptor, because the path of a unix socket is limited to 107 bytes
             path = f"/proc/self/fd/{directory}/control"
             with contextlib.suppress(FileNotFoundError):
                 os.unlink("control", dir_fd=directory)
@@ -308,9 +312,10 @@ class _Supervision:
         self._watch(listener.fileno(), lambda _: self._accept(listener))
 
     def _start(self, launch: Callable[[Sequence[tuple[int, int]]], Launch]) -> None:
-        # what a cell holds itself stands in its statement already
+        # limits that the cell enforces itself are already listed in its enforcement
         ours = self.limits.replace(**dict.fromkeys(self.enforcement.limits))
-        # a sandbox's processes die with their namespace; without one, the group is how to find them all
+        # a sandbox's processes die with their namespace; without a namespace, the group is the only way to find them
+        # all
         self.group = cgroups.make(self.order.name, ours, listed=self.enforcement.sandbox == "none")
         held = held_limits(ours, self.group, self.enforcement.sandbox)
         self.enforcement = self.enforcement.replace(limits={**self.enforcement.limits, **held, **self.order.held})
@@ -318,7 +323,7 @@ class _Supervision:
             self._make_meter(self.order.measure)
         self.free_at_start = self._free_space()
         ready = launch(resource_limits(ours, self.group))
-        # processes in front that are the launcher's, not the command's
+        # leading processes that belong to the launcher, not to the command
         self.skipped = 1 if ready.reports and ready.body is None else 0
         self.child_has_shim = ready.reports
         theirs = self._make_descriptors(ready)
@@ -335,7 +340,7 @@ class _Supervision:
         descriptor = os.pidfd_open(child.pid)
         self.open.append(lambda: os.close(descriptor))
         self._watch(descriptor, lambda _: self._child_ended(descriptor))
-        if ready.body is None:  # else its time begins when it is started, wherever that is
+        if ready.body is None:  # otherwise the timeout begins when the remote side starts the command
             self._begin_time()
         self.next_beat = time.monotonic() + self.order.heartbeat_seconds
         self.next_look = time.monotonic() + _LOOK_INTERVAL if self.order.held else None
@@ -355,7 +360,7 @@ class _Supervision:
             self.deadline = time.monotonic() + self.limits.wall_seconds
 
     def _make_meter(self, measure: Callable[[], Measured]) -> None:
-        """A thread watches what the workspace takes; what it finds wakes the loop, by a line in a pipe."""
+        """Make the quota meter, a thread that measures the workspace and wakes the loop by a line in a pipe."""
         from workstead.system.process.quota_meter import Allowed, Meter
 
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -372,10 +377,10 @@ class _Supervision:
             self.group,
             lambda event, found: os.write(write_end, b"%s %d %d\n" % (event, found.bytes, found.inodes)),
         )
-        # A machine is not ours to freeze: what grows too far in one is ended.
+        # A virtual machine cannot be frozen from here: if its workspace grows too far, it is killed.
         means = ("metering",) if "kernel of its own" in self.enforcement.kernel else self.meter.means
         if "seccomp" in self.enforcement.kernel:
-            means += ("seccomp",)  # nothing is reserved, and no limit lifted, from inside
+            means += ("seccomp",)  # seccomp blocks fallocate and raising rlimits from inside
         quotas = {name: means for name in ("quota_bytes", "quota_files") if getattr(self.limits, name) is not None}
         self.enforcement = self.enforcement.replace(limits={**self.enforcement.limits, **quotas})
         self.metered = read_end
@@ -397,9 +402,9 @@ class _Supervision:
             self.hooks.on_quota(event, int(size), int(files))
 
     def _make_descriptors(self, ready: Launch) -> tuple[int, int, int]:
-        """The command's three descriptors; ours are put into the loop.
+        """Return the command's three descriptors; our ends are added to the loop.
 
-        Pipes and never files: through /proc/self/fd the inside could open a file of ours anew, with other rights."""
+        Pipes and never files: through /proc/self/fd a process inside could reopen our file with other access rights."""
         import fcntl
 
         if self.order.terminal:
@@ -412,8 +417,8 @@ class _Supervision:
         for stream in (frames.STDOUT, frames.STDERR):
             ours, theirs = map(spawn.keep, os.pipe2(os.O_CLOEXEC))
             if ready.uid is not None:
-                os.fchown(theirs, ready.uid, -1)  # else `echo > /dev/stdout` is refused inside
-            with contextlib.suppress(OSError):  # over the user's share of pipe memory it stays at 64 kB
+                os.fchown(theirs, ready.uid, -1)  # otherwise `echo > /dev/stdout` is refused inside
+            with contextlib.suppress(OSError):  # above the user's share of pipe memory it stays at 64 kB
                 fcntl.fcntl(ours, fcntl.F_SETPIPE_SZ, _BUFFER)
             os.set_blocking(ours, False)
             self._add_source(ours, stream)
@@ -427,7 +432,7 @@ class _Supervision:
         return theirs, ends[0], ends[1]
 
     def _open_gate(self, info: int, gate: int, ready: Launch) -> None:
-        """bubblewrap waits behind its new network: put the proxy's ear in there, then let the command start."""
+        """Open the proxy's listener in bubblewrap's new network namespace, then let the waiting command start."""
         from workstead.system.process import proxy
 
         try:
@@ -464,7 +469,7 @@ class _Supervision:
         self._watch(told, lambda _: self._hear_told())
 
     def _hear_told(self) -> None:
-        """What whoever really runs the command says of it."""
+        """Read status messages of the remote side that executes the command."""
         import json
 
         try:
@@ -508,7 +513,7 @@ class _Supervision:
         if self.deadline is not None and now >= self.deadline and not self.stopping:
             self.stop("timed_out")
         if self.kill_at is not None and now >= self.kill_at:
-            self.kill_at = now + 1.0  # again, until it is dead
+            self.kill_at = now + 1.0  # retry until it is dead
             self._kill()
         if now >= self.next_beat:
             os.utime(self.lock)
@@ -524,7 +529,7 @@ class _Supervision:
             self._look_at_space()
 
     def stop(self, why: str, *, at_once: bool = False) -> None:
-        """Ask the whole tree to end, and kill what has not after the grace period."""
+        """Send SIGTERM to the whole process tree, and SIGKILL to the processes left after the grace period."""
         if self.stopping and not at_once:
             return
         self.stopping = self.stopping or why
@@ -533,14 +538,14 @@ class _Supervision:
             self._ask()
 
     def _ask(self) -> None:
-        """SIGTERM to the whole tree; a stopped process gets it only when it goes on."""
+        """Send SIGTERM to the whole tree, then SIGCONT: a stopped process receives SIGTERM only when it continues."""
         tree = spawn.descendants(self.pid)
         asked = tree if self.skipped else [self.pid, *tree]
         spawn.send(asked, spawn.SIGTERM)
         spawn.send(asked, spawn.SIGCONT)
 
     def _kill(self) -> None:
-        """End the launcher, with which its namespace dies, and whatever the group lists."""
+        """Kill the launcher, with which its namespace dies, and every process that the control group lists."""
         if self.status is None and self.pid:
             spawn.send([*spawn.descendants(self.pid), self.pid], spawn.SIGKILL)
         spawn.send(cgroups.processes(self.group), spawn.SIGKILL)
@@ -552,7 +557,7 @@ class _Supervision:
         return found.f_bavail * found.f_frsize
 
     def _check_open_files(self) -> None:
-        """Stop a run that takes too many of the machine's open files: when none are left nobody can open any."""
+        """Stop a run that uses too many of the machine's open files: at the maximum, no process can open any."""
         with open(_FILE_TABLE, "rb") as file:
             used, _, most = map(int, file.read().split())
         share = most // _OPEN_FILES_SHARE
@@ -567,7 +572,7 @@ class _Supervision:
             self.stop(f"disk limit: less than {self.limits.disk_free_bytes} bytes are free", at_once=True)
 
     def _look_at_space(self) -> None:
-        """Say how full the workspace's own file system is, which refuses by itself what does not go in."""
+        """Report how full the workspace's quota image is; the image itself enforces the limit."""
         if self.gauge is None:
             from workstead.system.overlay.quota_image import Gauge
 
@@ -587,12 +592,12 @@ class _Supervision:
             self.launched_at = time.time()
             self._begin_time()
             if self.meter:
-                self.meter.start()  # before the log is written, which may take a while
+                self.meter.start()  # before writing the log, which may take a while
             if self.told >= 0:
-                self._hear_told()  # it says how it was started before it starts it
+                self._hear_told()  # the remote side reports how it starts the command before it starts it
             start_time = spawn.read_start_time(self.pid)
             self.hooks.on_started(self.pid, start_time or 0, self.enforcement)
-            if self.stopping:  # asked while the sandbox was being built, when nobody could hear it
+            if self.stopping:  # requested while the sandbox was being built, when no process could receive the signal
                 self._ask()
 
     def _child_ended(self, descriptor: int) -> None:
@@ -604,7 +609,7 @@ class _Supervision:
         self._watch(descriptor, lambda event: self._read_output(descriptor, stream, event))
 
     def _read_output(self, descriptor: int, stream: int, event: int) -> None:
-        if event & 4:  # POLLOUT: the terminal takes input again
+        if event & 4:  # POLLOUT: the terminal accepts input again
             self._write_stdin()
         if not event & ~4:
             return
@@ -612,7 +617,7 @@ class _Supervision:
             size = os.readv(descriptor, [self.buffer])
         except BlockingIOError:
             return
-        except OSError:  # EIO: nobody has the terminal's other end any more
+        except OSError:  # EIO: no process has the terminal's other end open any more
             size = 0
         if size == 0:
             self._forget(descriptor)
@@ -645,7 +650,7 @@ class _Supervision:
         self._forget(descriptor)
         client.connection.close()
         if client.owns_stdin and not self.order.terminal:
-            self._end_stdin()  # whoever typed is gone: the command must not wait for more
+            self._end_stdin()  # the client that wrote stdin is gone: the command must not wait for more
 
     def _serve(self, client: _Client, event: int) -> None:
         try:
@@ -696,7 +701,7 @@ class _Supervision:
             if client.wants_output:
                 client.outgoing += frame
                 if len(client.outgoing) > _CLIENT_PENDING:
-                    self._drop(client)  # too slow to read along; the file has everything
+                    self._drop(client)  # the client reads too slowly; the output file is complete
                 else:
                     self._rearm(client)
 
@@ -735,12 +740,13 @@ class _Supervision:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _clear(self) -> bool:
-        """Everything dead: what the group lists, what we adopted, the proxy. True if so, False if something lingers."""
+        """Return True if everything is dead: processes of the group, adopted orphans, the proxy; False if any
+        remains."""
         gone = cgroups.kill(self.group, wait_seconds=_LINGER)
         return spawn.kill_descendants(wait_seconds=_LINGER) and self._is_told_over() and gone
 
     def _is_told_over(self) -> bool:
-        """Wait until it is gone where it really ran."""
+        """Wait until the command has ended on the remote side."""
         import select
 
         end = time.monotonic() + _LINGER
@@ -750,7 +756,7 @@ class _Supervision:
         return self.told not in self.handlers
 
     def _drain(self) -> None:
-        """Take what is still in the pipes. Nobody is left to write, so they end at once unless something lingers."""
+        """Read the rest of the pipes. All writers are dead, so this ends at once unless a process lingers."""
         end = time.monotonic() + 1.0
         while time.monotonic() < end:
             wanted = {descriptor for descriptor in (*self.sources, self.reports) if descriptor in self.handlers}
@@ -807,7 +813,7 @@ class _Supervision:
         return "failed", code, f"exit code {code}"
 
     def _start_error(self) -> WorksteadError:
-        """Why the command never ran: itself, or the sandbox around it."""
+        """Return the error why the command never ran: the command itself, or the sandbox around it."""
         last = self.report[-8:] if self.child_has_shim and len(self.report) == 16 else self.report
         stage, number = int.from_bytes(last[:4], "little"), int.from_bytes(last[4:8], "little")
         if stage == 5:
@@ -840,8 +846,10 @@ class _Supervision:
         )
 
     def _finish(self, result: Result) -> Result:
-        """Keep the result, tell the log, then the followers: who sees the end of the output or the lock released may
-        rely on the log. Whoever finds a run without its end and without us reads the result."""
+        """Write the result, record it in the log, then notify the followers.
+
+        In this order, so that a follower that sees the end of the output or the released lock can rely on the log.
+        Crash recovery reads the result file of a run that has neither an end in the log nor a supervisor."""
         import json
 
         cgroups.remove(self.group)

@@ -1,4 +1,4 @@
-"""Compare what is known of a tree with the disk, and report each difference as a change of what is known."""
+"""Compare the known state of a tree with the disk; update the known state and report each difference as a change."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
         """The watches of a watcher, which a comparison adds to and removes from."""
 
         def hint(self, folder: Folder, name: str | None) -> None:
-            """Look at a name in a directory soon, or at all of the directory."""
+            """Compare a name in a directory soon, or the whole directory if the name is None."""
 
         def lose(self, top: Folder) -> None:
-            """Find a tree again before the next look."""
+            """Mark a tree as lost: its path is resolved again before the next comparison."""
 
         def read_first(self, folder: Folder, roots: Roots, reports: list[Seen]) -> None:
-            """Read a new directory; entries younger than our watch are changes."""
+            """Read a new directory for the first time; entries younger than the watch are reported as changes."""
 
         def start_watching(self, folder: Folder, opened: Opened) -> bool:
             """Watch an open directory; return False if it is a known one that was moved here."""
@@ -39,11 +39,11 @@ _INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Look:
-    """One comparison of hints with the disk."""
+    """One comparison of hinted paths with the disk."""
 
     def __init__(self, watcher: Watches, roots: Roots, *, is_sure: bool) -> None:
         self._watcher = watcher
-        self._is_sure = is_sure  # the trees were just found where they are
+        self._is_sure = is_sure  # the paths of the trees were just resolved
         self._roots = roots
         self._todo: list[tuple[Folder, set[str] | None]] = []
         self._fresh: dict[tuple[Folder, str], File] = {}
@@ -52,11 +52,11 @@ class Look:
         self.reports: list[Seen] = []
 
     def go(self, dirty: dict[Folder, set[str] | None], written: set[tuple[Folder, str]]) -> None:
-        """Look at what the hints name, and at all that turns up there."""
+        """Compare the hinted directories, and every directory that the comparison discovers."""
         self._written = written
         todo = list(dirty.items())
         while True:
-            # What is not at its place may have been moved, and turns up when the others are looked at.
+            # A directory missing from its path may have been moved, and may be found while comparing the others.
             later = [(folder, names) for folder, names in todo if not self._visit(folder, names)]
             if len(later) == len(todo) and not self._todo:
                 break
@@ -70,15 +70,15 @@ class Look:
         if folder.parent is None:
             self._watcher.lose(folder)
             return
-        folder.inode = None  # whatever is found in its place is compared as a whole
+        folder.inode = None  # a directory found at this path later is compared as a whole
         self._watcher.hint(folder.parent, folder.name)
         if names is not None:
             self._watcher.hint(folder, None)
 
     def _visit(self, folder: Folder, names: set[str] | None) -> bool:
-        """Compare a directory with what is known; False if it is not at its place."""
+        """Compare a directory with its known state; return False if it is not at its path."""
         if not folder.is_known() or (folder.entries is None and folder.parent is not None):
-            return True  # given up meanwhile, or never gone into: nothing is known that could differ
+            return True  # no longer watched, or never read: no known state to compare with
         try:
             with Opened(self._roots, folder) as opened:
                 is_whole = names is None or folder.watch is None
@@ -101,7 +101,7 @@ class Look:
             return
         assert folder.entries is not None
         old = folder.entries.get(name)
-        # It may be the second look at this name, and the last one counts.
+        # The name may be compared a second time; the last comparison counts.
         self.missing.pop((folder, name), None)
         self._fresh.pop((folder, name), None)
         if isinstance(old, Folder) and self._may_be_remade(folder, opened, found):
@@ -125,7 +125,8 @@ class Look:
             self.reports.append(new.report("changed", folder.shown(name)))
 
     def _may_be_remade(self, folder: Folder, opened: Opened, found: os.stat_result | None) -> bool:
-        """Whether a directory is gone because somebody is just making it the layer of a mount that takes its place."""
+        """Return whether a directory is missing because it is just being turned into a layer, to be replaced by a
+        mount."""
         is_away = found is None or (stat.S_ISDIR(found.st_mode) and found.st_dev != opened.device)
         return is_away and not self._is_sure and folder.parent is None and not folder.tree.prefix
 
@@ -140,7 +141,7 @@ class Look:
             old.mode, old.uid = found.st_mode, found.st_uid
             self.reports.append(old.report("changed"))
         if found.st_dev != opened.device or not opened.is_changed(name):
-            if old is None:  # of another file system, or it came from the lower layers after all
+            if old is None:  # on another file system, or visible from the lower layers only
                 folder.entries[name] = old = Folder(folder.tree, folder, name, found)
                 self.reports.append(old.report("added"))
             return
@@ -155,12 +156,12 @@ class Look:
         self._identify(folder, opened, name, found, old)
 
     def _identify(self, folder: Folder, opened: Opened, name: str, found: os.stat_result, old: Folder | None) -> None:
-        """Find out which directory this is: the one that was here, one from elsewhere, or a new one."""
+        """Determine which directory this is: the same one, one moved from elsewhere, or a new one."""
         assert folder.entries is not None
         try:
             inner = os.open(name, _INTO, dir_fd=opened.fd)
         except OSError:
-            return  # something else by now, or closed to us: a notice says so
+            return  # replaced, or not readable: another inotify event follows
         try:
             known, is_told = self._watcher.find_watched(inner)
         finally:
@@ -168,18 +169,19 @@ class Look:
         if not is_told:
             return
         if known is not None and known is not old and known.inode == known.watch:
-            # Known by its inode only, which may have been given to another one: then it has another time, too.
+            # Known by its inode only, which the kernel may have reused: a reused inode has another mtime, too.
             known = known if known.mtime_ns == found.st_mtime_ns else None
         if known is not None and known is old:
             if old.tree.upper and old.upper_watch is None:
-                self._todo.append((old, None))  # it came into the upper layer just now
+                self._todo.append((old, None))  # it was just copied up to the upper layer
             return
         if old is not None and old.watch is None:
-            old.inode = None  # its watch was lost: compare it with what is here
+            old.inode = None  # its watch was lost: compare the whole directory
             self._todo.append((old, None))
             return
         if known is not None and known.is_known() and not folder.is_below(known):
-            is_inside = old is not None and known.is_below(old)  # then it goes with what was here, and comes as new
+            # then it is deleted with the old directory, and added as new
+            is_inside = old is not None and known.is_below(old)
             if old is not None:
                 self._remove(folder, name)
             if not is_inside:
@@ -205,7 +207,7 @@ class Look:
         self.reports.append(moved.report("renamed", before))
 
     def _remove(self, folder: Folder, name: str) -> None:
-        """Report that something is gone, and all that was in it, from the inside out."""
+        """Report the deletion of an entry and of everything in it, children first."""
         assert folder.entries is not None
         old = folder.entries.pop(name)
         if isinstance(old, File):
@@ -229,7 +231,7 @@ class Look:
             self._watcher.give_up(each)
 
     def finish(self) -> None:
-        """Pair what is missing with what is new, and report the rest as what it is."""
+        """Match missing files with new ones as renames, and report the rest as deleted or added."""
         gone = {
             old.identity(): (folder, name, old)
             for (folder, name), old in self.missing.items()

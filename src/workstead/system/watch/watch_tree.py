@@ -1,7 +1,7 @@
-"""What a watcher knows of a tree, and how it opens what it looks at.
+"""The known state of a watched tree, and safe opening of its directories.
 
-Only directories are opened, one name at a time beneath a `Root`, and no link is followed: a pipe cannot hold us up, and
-a directory that became a link leads nowhere.
+Only directories are opened, one name at a time beneath a `Root`, and no link is followed: a named pipe cannot block the
+watcher, and a directory replaced by a link cannot lead it out of the tree.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
 
 
 class Tree(Value):
-    """Something to watch: a directory of the host, and how the paths in it begin when they are reported."""
+    """A tree to watch: a directory of the host, and the prefix of its paths in reports."""
 
     path: str
     prefix: str = ""
-    skip: tuple[str, ...] = ()  # names in it that are not looked at
-    upper: str = ""  # of an overlay: the layer that takes every change
+    skip: tuple[str, ...] = ()  # names at the top that are ignored
+    upper: str = ""  # of an overlay: the writable layer
     lowers: tuple[str, ...] = ()  # from top to bottom
-    marks: str = ""  # trusted or user: whose attributes say that a directory hides what is below
-    device: int = 0  # of its directories: what is there without the mount is another one
+    marks: str = ""  # trusted or user: the namespace of the xattr that marks opaque directories
+    device: int = 0  # device number of its directories: without the mount it is a different one
 
 
 class Seen(Value):
-    """One change: the path is relative to what is watched."""
+    """One change; the path is relative to the watched tree."""
 
     kind: str  # added, changed, deleted, renamed
     path: str
     entry: str  # file, directory, link, other
-    old_path: str = ""  # of what was renamed; all below it moved along
+    old_path: str = ""  # of a rename; everything below it moved along
     size: int = 0
-    uid: int = -1  # who owns it now
+    uid: int = -1  # the present owner
 
 
 class File:
-    """What is known of anything that is no directory, in few bytes: there may be a million of them."""
+    """The known state of any entry except a directory, packed in few bytes: there may be a million of them."""
 
     __slots__ = ("_packed",)
 
@@ -56,11 +56,11 @@ class File:
         )
 
     def is_same(self, other: File) -> bool:
-        # Inode and owner are not the same through an overlay everywhere; whoever changes them changes ctime, too.
+        # Inode and owner may differ through an overlay; a change of either changes ctime, too.
         return self._packed[:28] == other._packed[:28]
 
     def identity(self) -> bytes:
-        """What a file takes along when it gets another name."""
+        """Return the attributes that a file keeps when it is renamed."""
         return self._packed[8:36]
 
     @property
@@ -80,7 +80,7 @@ def _entry(mode: int) -> str:
 
 
 class Folder:
-    """What is known of a directory."""
+    """The known state of a directory."""
 
     __slots__ = (
         "entries",
@@ -102,16 +102,16 @@ class Folder:
         self.name = name
         self.mode = found.st_mode if found else 0
         self.uid = found.st_uid if found else -1
-        self.mtime_ns = found.st_mtime_ns if found else 0  # when it was last looked at
-        self.inode = (found.st_dev, found.st_ino) if found else None  # None: not known yet, or not any more
+        self.mtime_ns = found.st_mtime_ns if found else 0  # at the last comparison
+        self.inode = (found.st_dev, found.st_ino) if found else None  # None: not known yet, or invalidated
         self.watch: int | tuple[int, int] | None = None
         self.upper_watch: int | None = None
-        self.is_unread = False  # its turn comes: what it holds then is the beginning
-        # None: nobody has changed anything in it, so it holds what the lower layers hold.
+        self.is_unread = False  # queued for its first read, which sets the initial state
+        # None: unchanged since the start, so its entries are those of the lower layers.
         self.entries: dict[str, Folder | File] | None = None
 
     def path(self) -> str:
-        """From the top of its tree."""
+        """Return the path relative to the top of its tree."""
         names = []
         folder = self
         while folder.parent is not None:
@@ -120,7 +120,7 @@ class Folder:
         return "/".join(reversed(names))
 
     def shown(self, name: str = "") -> str:
-        """The path as it is reported."""
+        """Return the path as it is reported."""
         return self.tree.prefix + "/".join(filter(None, (self.path(), name)))
 
     def is_below(self, other: Folder) -> bool:
@@ -130,7 +130,7 @@ class Folder:
         return folder is other
 
     def is_known(self) -> bool:
-        """Whether the tree still has it, at the place that it says."""
+        """Return whether the known tree still contains this directory at its path."""
         folder = self
         while folder.parent is not None:
             if not folder.parent.entries or folder.parent.entries.get(folder.name) is not folder:
@@ -143,7 +143,7 @@ class Folder:
 
 
 def all_below(top: Folder) -> Iterator[Folder]:
-    """A directory and those below it that were gone into, parents first."""
+    """Yield a directory and all directories below it that have been read, parents first."""
     return (folder for folder in everything_below(top) if folder.entries is not None or folder.parent is None)
 
 
@@ -156,19 +156,19 @@ def everything_below(top: Folder) -> Iterator[Folder]:
 
 
 def list_folder(fd: int) -> dict[str, os.stat_result]:
-    """What is in an open directory, links as themselves."""
+    """Return the entries of an open directory, without following links."""
     found = {}
     with os.scandir(fd) as entries:
         for entry in entries:
             try:
                 found[entry.name] = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:  # removed meanwhile: a notice says so
+            except FileNotFoundError:  # removed meanwhile: an inotify event follows
                 continue
     return found
 
 
 class Opened:
-    """A known directory, open for one look; OSError if it is not at its place, or another is there."""
+    """A known directory, open for one comparison. Raise OSError if it is not at its path, or another one is."""
 
     def __init__(self, roots: Roots, folder: Folder) -> None:
         self._roots = roots
@@ -194,7 +194,8 @@ class Opened:
             os.close(self._upper)
 
     def upper_fd(self) -> int | None:
-        """The same directory in the upper layer, if it is there: nothing was changed in it before it is."""
+        """Open the same directory in the upper layer; None if it is not there, which means that nothing in it was
+        changed."""
         if not self._asked:
             self._asked = True
             if self.folder.tree.upper:
@@ -205,7 +206,7 @@ class Opened:
         return self._upper
 
     def is_changed(self, name: str) -> bool:
-        """Whether a directory in it has to be gone into."""
+        """Return whether a subdirectory has to be read."""
         if not self.folder.tree.upper:
             return True
         upper = self.upper_fd()
@@ -218,7 +219,7 @@ class Opened:
 
 
 class Roots:
-    """The tops of trees and layers, held open for the time of one look."""
+    """The tops of trees and layers, kept open during one comparison."""
 
     def __init__(self) -> None:
         self._open: dict[str, Root] = {}
@@ -231,7 +232,7 @@ class Roots:
             root.close()
 
     def open(self, top: str, path: str) -> int:
-        """A directory below a top, by a path without links; OSError if it is not there."""
+        """Open a directory below a top by a path without links; raise OSError if it is missing."""
         root = self._open.get(top)
         if root is None:
             try:
@@ -242,7 +243,7 @@ class Roots:
 
 
 def born_ns(folder: int, name: str) -> int:
-    """When something in a directory was made; 0 if the file system does not say."""
+    """Return the birth time of a directory's entry; 0 if the file system does not record it."""
     answer = ctypes.create_string_buffer(256)
     if libc.statx(folder, os.fsencode(name), _NO_FOLLOW, _BIRTH, answer) != 0:
         return 0
@@ -255,7 +256,7 @@ _NO_FOLLOW, _BIRTH = 0x100, 0x800
 
 
 def known_below(folder: Folder, roots: Roots) -> dict[str, Folder | File]:
-    """What the lower layers hold of a directory that nobody has changed: what it held so far."""
+    """Return the entries of an unchanged directory as the lower layers define them: its contents so far."""
     tree, path = folder.tree, folder.path()
     entries: dict[str, Folder | File] = {}
     hidden: set[str] = set()
@@ -264,7 +265,7 @@ def known_below(folder: Folder, roots: Roots) -> dict[str, Folder | File]:
             fd = roots.open(lower, path)
         except FileNotFoundError:
             continue
-        except OSError:  # something that is no directory hides what is below
+        except OSError:  # an entry that is no directory hides the layers below
             break
         try:
             for name, found in list_folder(fd).items():
@@ -272,7 +273,7 @@ def known_below(folder: Folder, roots: Roots) -> dict[str, Folder | File]:
                     continue
                 hidden.add(name)
                 if stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
-                    continue  # removed in this layer
+                    continue  # whiteout: removed in this layer
                 is_folder = stat.S_ISDIR(found.st_mode)
                 entries[name] = Folder(tree, folder, name, found) if is_folder else File(found)
             if _is_opaque(fd, tree.marks):

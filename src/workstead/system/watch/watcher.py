@@ -1,20 +1,20 @@
-"""Notice what changes in a tree, and miss nothing.
+"""Watch trees for changes without missing any.
 
-A notice of the kernel is only a hint where to look: what is reported is the difference between what is on the disk and
-what was known. So it does not matter that notices come late, twice, in the wrong order, or are dropped when there are
-too many: then everything is looked at again. The rules of this file:
+An inotify event is only a hint where to look: the watcher reports the difference between the disk and the known state.
+So events may arrive late, twice or out of order, and when the queue overflows, everything is compared again. The rules
+of this file:
 
-1. What is known is a tree of `Folder`. Every report is a change made to it, in that order, so that whoever repeats the
-   reports on a copy has what is known; and what is known is what was found on the disk.
-2. A directory is watched before it is read: what comes later gives a notice, what came before is seen.
-3. A directory is known by its watch, not by its name. One that turns up in another place was moved, with all below.
-4. An overlay is watched by its upper layer, which has only the directories in which something was changed: starting
-   costs what was changed and not what is there. What a directory held before it came into the upper layer is what the
-   lower layers hold, which nobody writes.
-5. Only directories are opened, one name at a time beneath a `Root`, and no link is followed: a pipe cannot hold us up,
-   and a directory that became a link leads nowhere. Between two looks no descriptor of the tree is held, so that being
-   watched keeps nobody from unmounting it.
-6. Where the kernel has no more watches the whole is looked at every few seconds, and `note` says so.
+1. The known state is a tree of `Folder`. Every report is a change made to it, in that order, so that replaying the
+   reports on a copy yields the known state; and the known state is the state found on the disk.
+2. A directory is watched before it is read: later changes raise an event, earlier ones are seen by reading.
+3. A directory is identified by its watch, not by its name. One that appears in another place was moved, with all below.
+4. An overlay is watched through its upper layer, which contains only directories with changes: the cost of starting
+   depends on the number of changes, not on the size of the tree. The earlier contents of a directory copied up to the
+   upper layer are read from the lower layers, which are never written.
+5. Only directories are opened, one name at a time beneath a `Root`, and no link is followed: a named pipe cannot block
+   the watcher, and a directory replaced by a link cannot lead it out of the tree. Between two comparisons no descriptor
+   of the tree is open, so that watching never prevents an unmount.
+6. Fallback: when the kernel has no more watches, everything is compared every few seconds, and `note` reports this.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 DEBOUNCE_SECONDS = 0.1
-FIRST_SECONDS = 0.2  # how long starting may take; the rest of a large tree is gone through between reports
+FIRST_SECONDS = 0.2  # time limit of the start; the rest of a large tree is read between reports
 _SLICE_SECONDS = 0.02
-_PATIENCE_SECONDS = 1.0  # how much longer than asked we wait when there is something to look at
+_PATIENCE_SECONDS = 1.0  # additional wait after the timeout while hints are pending
 _SCAN_SECONDS = 2.0
-_SCAN_SHARE = 10  # a look at everything takes at most this part of the time
-_CLOCK_NS = 10_000_000  # a time stamp of a file may be that much behind the clock
+_SCAN_SHARE = 10  # a full scan takes at most a tenth of the time
+_CLOCK_NS = 10_000_000  # a file's timestamp may be behind the clock by this much
 
 
 class Gone(Exception):
-    """What was watched is no longer there."""
+    """The watched tree no longer exists."""
 
 
 class Watcher:
-    """Watches the trees that `find` names, from now on. `find` gives None when they are no more."""
+    """Watch the trees that `find` returns, from now on. `find` returns None when they no longer exist."""
 
     def __init__(
         self,
@@ -73,15 +73,17 @@ class Watcher:
         self._began_ns = time.time_ns() - _CLOCK_NS
         self._queue: Inotify | None = None
         self._tops: list[Folder] = []
-        self._by_watch: dict[int | tuple[int, int], tuple[Folder, bool]] = {}  # and whether it is the upper one
-        self._dirty: dict[Folder, set[str] | None] = {}  # where to look, at which names; None is all of them
+        # and whether it is the watch of the upper layer
+        self._by_watch: dict[int | tuple[int, int], tuple[Folder, bool]] = {}
+        self._dirty: dict[Folder, set[str] | None] = {}  # hinted directories, with names; None: all names
         self._written: set[tuple[Folder, str]] = set()
-        self._since = 0.0  # when the first hint came that is not looked at yet
-        self._is_lost = False  # the trees are not where they were
+        self._since = 0.0  # time of the first pending hint
+        self._is_lost = False  # the paths of the trees have to be resolved again
         self._next_scan = 0.0
-        self._most = inotify.most_watches() // 2  # an agent that makes directories must not use up all of the user's
-        self._quiet_at = time.time()  # until when we know that nothing had happened
-        self.began_at = self._quiet_at  # what was reported last happened after this, by the clock on the wall
+        # an agent that makes directories must not use up all watches of its user
+        self._most = inotify.most_watches() // 2
+        self._quiet_at = time.time()  # no change happened before this time
+        self.began_at = self._quiet_at  # wall clock time after which the last reported changes happened
         try:
             self._queue = Inotify()
         except OSError as error:
@@ -94,24 +96,24 @@ class Watcher:
         self._read_on(FIRST_SECONDS)
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         if self._queue is not None:
             self._queue.close()
 
     @property
     def mechanism(self) -> str:
-        """How changes are noticed."""
+        """Return the mechanism by which changes are noticed."""
         return "inotify" if self._queue else "scanning"
 
     @property
     def is_reading(self) -> bool:
-        """Whether a large tree is still being gone through for the first time."""
+        """Return whether a large tree is still being read for the first time."""
         return bool(self._unread)
 
     def wait(self, seconds: float) -> list[Seen]:
-        """The next changes, together with all that came within the debounce time; [] if none came in time.
+        """Return the next changes, batched by the debounce time; [] after the timeout.
 
-        Raises Gone when there is nothing left to watch."""
+        Raise Gone when the watched trees no longer exist."""
         end = time.monotonic() + seconds
         while True:
             self._take_notices()
@@ -122,7 +124,7 @@ class Watcher:
             if self._is_due(now):
                 self._found = self._look()
                 continue
-            if self._unread:  # also for a caller who only looks in
+            if self._unread:  # also for a caller that polls with timeout 0
                 self._read_on(_SLICE_SECONDS)
                 if now < end or self._found:
                     continue
@@ -136,7 +138,7 @@ class Watcher:
             self._pause(max(0.0, min(pauses)))
 
     def _pause(self, seconds: float) -> None:
-        if self._queue is None or self._since:  # what comes before the debounce time is over changes nothing
+        if self._queue is None or self._since:  # events within the debounce time need not wake us
             time.sleep(seconds)
         else:
             self._queue.wait(seconds)
@@ -151,7 +153,7 @@ class Watcher:
         return found
 
     def hint(self, folder: Folder, name: str | None) -> None:
-        """Look at a name in a directory soon, or at all of it."""
+        """Compare a name in a directory soon, or the whole directory if the name is None."""
         if not self._since:
             self._since = time.monotonic()
             self.began_at = self._quiet_at
@@ -174,7 +176,7 @@ class Watcher:
                 continue
             folder, is_upper = self._by_watch.get(number, (None, False))
             if folder is None:
-                continue  # of a directory that we have given up
+                continue  # of a directory that is no longer watched
             if mask & inotify.IGNORED:
                 self._unlist(folder, number)
             elif name:
@@ -208,7 +210,7 @@ class Watcher:
         return bool(self._since) and now >= self._since + self._debounce
 
     def _scan_instead(self, error: OSError) -> None:
-        """Go on without notices, and say so."""
+        """Fall back to periodic scans without inotify, and report it."""
         if self._queue is not None:
             self._queue.close()
             self._queue = None
@@ -226,7 +228,7 @@ class Watcher:
     # -- looking -------------------------------------------------------------------------------------------------------
 
     def _look(self) -> list[Seen]:
-        """Compare what the hints name with what is known, and know better."""
+        """Compare the hinted paths with the known state, update it, and return the changes."""
         was_lost, looked_at = self._is_lost, time.time()
         if was_lost:
             self._find_again()
@@ -235,7 +237,7 @@ class Watcher:
             look = Look(self, roots, is_sure=was_lost)
             look.go(*self._take_hints())
             if look.missing:
-                self._take_notices()  # a move gives two notices, and perhaps only the first had come
+                self._take_notices()  # a move raises two events, and perhaps only the first had arrived
                 look.go(*self._take_hints())
             look.finish()
         if self._queue is None:
@@ -250,7 +252,7 @@ class Watcher:
         return taken
 
     def _find_again(self) -> None:
-        """The mount was replaced by another, as a fork does, or moved: go on there with what is known."""
+        """Resolve the trees again after a mount was replaced (as a fork does) or moved, and keep the known state."""
         self._is_lost = False
         trees = {tree.prefix: tree for tree in self._trees()}
         for prefix in trees.keys() - {top.tree.prefix for top in self._tops}:
@@ -267,7 +269,7 @@ class Watcher:
         self._hint_all()
 
     def _split_off(self, tree: Tree) -> None:
-        """A directory of another tree became one of its own, as when plain files are made the layer of an overlay."""
+        """Turn a directory of another tree into a tree, as when plain files become the layer of an overlay."""
         known = (self._tops[0].entries or {}).pop(tree.prefix.rstrip("/"), None)
         if not isinstance(known, Folder):
             raise Gone
@@ -279,7 +281,7 @@ class Watcher:
         self._unread.append(folder)
 
     def _read_on(self, seconds: float) -> None:
-        """Go through what has not been gone through yet, for a moment."""
+        """Read directories that have not been read yet, for a limited time."""
         end = time.monotonic() + seconds
         with Roots() as roots:
             while self._unread:
@@ -293,9 +295,9 @@ class Watcher:
         return time.time_ns() > self._began_ns + _CLOCK_NS + int(FIRST_SECONDS * 1e9)
 
     def read_first(self, folder: Folder, roots: Roots, reports: list[Seen]) -> None:
-        """Take what a directory holds for its beginning; but what is younger than our own is a change.
+        """Read a directory's entries as its initial state; entries younger than the watcher are reported as changes.
 
-        What is gone already nobody can name: then the directory itself is what has changed."""
+        Entries deleted before the read cannot be named: then the directory itself is reported as changed."""
         folder.is_unread = False
         late = self._is_late()
         is_explained = not late
@@ -323,12 +325,12 @@ class Watcher:
                 if not is_explained and folder.parent is not None and folder.mtime_ns > self._began_ns:
                     reports.append(folder.report("changed"))
         except OSError:
-            folder.entries = folder.entries or {}  # not readable, or gone: then its parent's notice says so
+            folder.entries = folder.entries or {}  # not readable, or gone: then an event of its parent follows
 
     # -- watches -------------------------------------------------------------------------------------------------------
 
     def start_watching(self, folder: Folder, opened: Opened) -> bool:
-        """Watch an open directory; False if it is another one that is known, which then has been moved here."""
+        """Watch an open directory; return False if it is another known directory that was moved here."""
         if self._queue is None:
             found = os.fstat(opened.fd)
             return self._list(folder, (found.st_dev, found.st_ino))
@@ -359,7 +361,7 @@ class Watcher:
         return True
 
     def find_watched(self, fd: int) -> tuple[Folder | None, bool]:
-        """The known directory that is open here, if there is one; and whether we could tell."""
+        """Return the known directory that is open here, or None, and whether that could be determined."""
         if self._queue is None:
             found = os.fstat(fd)
             return self._by_watch.get((found.st_dev, found.st_ino), (None, False))[0], True
@@ -382,11 +384,11 @@ class Watcher:
         folder.watch = folder.upper_watch = None
 
     def give_up(self, folder: Folder) -> None:
-        """It is no longer part of the tree."""
+        """Stop watching a directory that is no longer part of the tree."""
         self._stop_watching(folder)
         self._dirty.pop(folder, None)
 
     def lose(self, top: Folder) -> None:
-        """A tree is not where it was: find it again before the next look."""
+        """Mark a tree as lost: its path is resolved again before the next comparison."""
         self._is_lost = True
         self.hint(top, None)

@@ -1,11 +1,12 @@
-"""Copy and remove whole trees by descriptor, the source being anybody's.
+"""Copy and remove directory trees by descriptor, safely even if the source is changed by another user meanwhile.
 
-Every directory of the source is opened from its parent's descriptor without following links, every file is opened
-first and looked at second, so that whoever renames things meanwhile can give us other bytes of their own but nothing
-from outside. The target belongs to us alone until it is done.
+Every directory of the source is opened from its parent's descriptor without following links, and every file is opened
+first and checked second, so that a concurrent rename can only substitute other bytes of the same owner, never files
+from outside. The target is private until the copy is complete.
 
-A tree may be a *layer* of an overlay: a character device 0/0 then says "removed below" and an `opaque` mark "nothing
-below shows". Laying a layer over a tree either keeps these marks (a new layer) or carries them out (a plain tree).
+A tree may be a *layer* of an overlay: a character device 0/0 (whiteout) then means "removed below", and an `opaque`
+mark means "hide the layers below". Copying a layer over a tree either keeps these marks (a new layer) or applies them
+(a plain tree).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 COPY, REFLINK, LINK = "copy", "reflink", "link"
 
 _FICLONE = 0x40049409
-_HELD = 32  # levels that are open at a time, with two descriptors each; most processes may have 1,024
+_HELD = 32  # levels open at a time, with two descriptors each; most processes may have 1,024
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -33,16 +34,16 @@ _NO_REFLINK = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.
 
 
 class Copied(Value):
-    """What a copy came to."""
+    """The result of a copy: counts and skipped paths."""
 
     files: int
     directories: int
     bytes: int
-    skipped: list[str]  # sockets, devices, what we may not read, other file systems
+    skipped: list[str]  # sockets, devices, unreadable files, other file systems
 
 
 class ReflinkError(OSError):
-    """The file system does not share blocks between files, or not between these two places."""
+    """The file system cannot share blocks between files, or not between these two directories."""
 
 
 def copy_tree(
@@ -57,12 +58,12 @@ def copy_tree(
     one_file_system: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Copied:
-    """Lay the tree at `source` over the one at `target`, made if need be: modes, times, links, holes and all.
+    """Copy the tree at `source` over the one at `target`, created if missing, with modes, times, links and holes.
 
-    The source is a directory, or the descriptor of one where somebody else can change its name; a link is not followed.
-    With `keep_marks` the target is a layer too. Directories in `avoid` are left out, wherever in the source they are.
-    `one_file_system` leaves out what is mounted in the source. QuotaExceeded says that it is more than `max_bytes`,
-    ReflinkError that `how` is reflink and that the very first file cannot be shared.
+    `source` is a path, or a directory descriptor if another user can change the path; a link is not followed. With
+    `keep_marks` the target is a layer too. Directories in `avoid` are left out, wherever in the source they are.
+    `one_file_system` leaves out mounts in the source. Raise QuotaExceeded above `max_bytes`, and ReflinkError if `how`
+    is reflink and the blocks of the very first file cannot be shared.
     """
     os.makedirs(target, 0o700, exist_ok=True)
     copy = _Copy(how, owner, keep_marks, progress)
@@ -76,7 +77,7 @@ def copy_tree(
 def copy_cheaply(
     source: int, target: str, owner: tuple[int, int] | None = None, *, max_bytes: int | None = None
 ) -> Copied:
-    """Copy an agent's directory to a path where nothing is, sharing its blocks if the file system can."""
+    """Copy an agent's directory to a path that does not exist, sharing its blocks if the file system can."""
     try:
         return copy_tree(source, target, how=REFLINK, owner=owner, max_bytes=max_bytes, one_file_system=True)
     except ReflinkError:
@@ -89,12 +90,12 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def copy_entry(source: str, target: str, name: str) -> None:
-    """Copy one entry of a tree of the user's, at a real path, to the same path in a tree of ours."""
+    """Copy one entry of a user's tree, at a real path, to the same path in a tree of ours."""
     from workstead.system.files.foreign import hold_directory
 
     parent = os.path.dirname(name)
     os.makedirs(f"{target}/{parent}" if parent else target, 0o755, exist_ok=True)
-    with hold_directory(f"{source}/{parent}".rstrip("/")) as folder:  # no part of the name may be a link to elsewhere
+    with hold_directory(f"{source}/{parent}".rstrip("/")) as folder:  # no component of the path may be a link
         source_fd = os.open(f"/proc/self/fd/{folder}", _DIRECTORY & ~os.O_NOFOLLOW)
     target_fd = os.open(f"{target}/{parent}", _DIRECTORY)
     copy = _Copy(COPY, None, False, None)
@@ -107,7 +108,7 @@ def copy_entry(source: str, target: str, name: str) -> None:
 
 
 class _Level:
-    """A directory being copied: both sides, open or closed for the time being (-1), and what is left of it."""
+    """A directory being copied: descriptors of both sides (-1 while closed), and the names left to copy."""
 
     def __init__(self, source: int, target: int, name: str) -> None:
         self.source = source
@@ -136,11 +137,11 @@ class _Copy:
         self.files = self.directories = self.bytes = 0
         self.has_shared = False
         self.skipped: list[str] = []
-        self.seen: dict[tuple[int, int], str] = {}  # inode with several names -> where the first of them went
+        self.seen: dict[tuple[int, int], str] = {}  # inode with several names -> path of its first copy
         self.levels: list[_Level] = []
         self.avoid: set[tuple[int, int]] = set()
         self.max_bytes: int | None = None
-        self.taken = 0  # what the files take on the disk, for `max_bytes`
+        self.taken = 0  # disk usage of the files, for `max_bytes`
         self.one_file_system = False
 
     def run(self, source: str | int, target: str) -> Copied:
@@ -165,7 +166,7 @@ class _Copy:
             raise
         self.levels.append(level)
         if len(self.levels) > _HELD:
-            self.levels[-_HELD].close()  # the outermost stays open: it is levels[0], and never this one
+            self.levels[-_HELD].close()  # never levels[0]: the outermost stays open
         return level
 
     def walk(self) -> None:
@@ -180,7 +181,7 @@ class _Copy:
             try:
                 self._entry(level, name)
             except FileNotFoundError:
-                continue  # the agent removed it while we looked
+                continue  # the agent removed it meanwhile
             except PermissionError:
                 self.skipped.append(self._path(name))
 
@@ -188,7 +189,7 @@ class _Copy:
         return "/".join([*(level.name for level in self.levels[1:]), name])
 
     def _reopen(self) -> None:
-        """Open the last levels again, going down from the top; a source that was moved away meanwhile has no more."""
+        """Reopen the last levels from the top down; a source directory that was moved away has no more entries."""
         source, target = os.dup(self.levels[0].source), os.dup(self.levels[0].target)
         for position, level in enumerate(self.levels[1:], start=1):
             source = _step(source, level.name)
@@ -256,7 +257,7 @@ class _Copy:
         self.enter(source, target, name)
 
     def _finish(self, level: _Level) -> None:
-        """Attributes of a directory come last: filling it changes its time, and it may be read-only."""
+        """Set a directory's attributes last: filling it changes its mtime, and it may be read-only."""
         try:
             _set_xattrs(level.target, level.xattrs)
             if self.owner:
@@ -317,7 +318,7 @@ class _Copy:
             return False
         try:
             os.link(first, name, src_dir_fd=self.levels[0].target, dst_dir_fd=level.target, follow_symlinks=False)
-        except OSError:  # too long a path, too many links: then it is a file of its own
+        except OSError:  # path too long, or too many links: then make a separate file
             return False
         self.files += 1
         return True
@@ -333,7 +334,7 @@ class _Copy:
                     raise
                 if not self.has_shared:
                     raise ReflinkError(error.errno, error.strerror) from None
-        copy_bytes(source, target, status)  # also the few files that lie on another file system than the first
+        copy_bytes(source, target, status)  # also for the few files that are on another file system than the first
 
 
 def reflink(source: int, target: int) -> None:
@@ -344,7 +345,7 @@ def reflink(source: int, target: int) -> None:
 
 
 def copy_bytes(source: int, target: int, status: os.stat_result) -> None:
-    """Copy a file's content, holes as holes; what is appended meanwhile is left out."""
+    """Copy a file's content, holes as holes; bytes appended meanwhile are left out."""
     size = status.st_size
     for start, end in _extents(source, size, sparse=status.st_blocks * 512 < size):
         _copy_range(source, target, start, end)
@@ -375,13 +376,13 @@ def _copy_range(source: int, target: int, start: int, end: int) -> None:
             if error.errno not in (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF):
                 raise
             done = os.pwrite(target, os.pread(source, min(end - start, 1 << 20), start), start)
-        if done == 0:  # it became shorter
+        if done == 0:  # the file became shorter
             return
         start += done
 
 
 def _step(directory: int, name: str) -> int:
-    """Exchange the descriptor of a directory for one of a directory in it; -1 if that is gone."""
+    """Replace the descriptor of a directory by one of its subdirectory; return -1 if that is gone."""
     if directory < 0:
         return -1
     try:
@@ -393,7 +394,8 @@ def _step(directory: int, name: str) -> int:
 
 
 def _read_xattrs(source: int) -> list[tuple[str, bytes]]:
-    """User attributes only: the others are about this machine's security, and overlay marks are placed on purpose."""
+    """Return the `user.*` attributes only: others concern this machine's security, and overlay marks are set
+    explicitly."""
     try:
         names = os.listxattr(source)
     except OSError:
@@ -408,23 +410,23 @@ def _set_xattrs(target: int, attributes: list[tuple[str, bytes]]) -> None:
 
 
 def is_whiteout(status: os.stat_result) -> bool:
-    """Whether this entry of a layer says that the name is removed."""
+    """Return whether this entry of a layer marks a removed name."""
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
 def opaque_mark(directory: int) -> str | None:
-    """The attribute by which this directory of a layer hides everything below it."""
+    """Return the attribute that marks this directory of a layer as opaque, or None."""
     for name in _OPAQUE:
         try:
             if os.getxattr(directory, name) == b"y":
                 return name
-        except OSError:  # not there, or not for us to read
+        except OSError:  # missing, or not readable for us
             continue
     return None
 
 
 def clear(directory: int, name: str) -> None:
-    """Remove whatever has this name in a directory of ours."""
+    """Remove the entry of this name, of any kind, from a directory of ours."""
     try:
         os.unlink(name, dir_fd=directory)
     except FileNotFoundError:
@@ -436,10 +438,10 @@ def clear(directory: int, name: str) -> None:
 
 
 def remove_tree(path: str, *, dir_fd: int | None = None) -> None:
-    """Remove a directory of any depth; what is not there is fine, and what is no directory is removed as itself.
+    """Remove a directory of any depth; a missing path is no error, and an entry of another kind is unlinked.
 
-    Sub-directories are moved up beside their parent before they are looked into, so one descriptor is enough and no
-    path grows. Directories whose mode keeps us out are opened up first; they are ours, or we are root.
+    Subdirectories are moved up beside their parent before they are read, so one descriptor is enough and no path grows.
+    Directories without access get mode 0700 first; they are ours, or we are root.
     """
     try:
         top = os.open(path, _DIRECTORY, dir_fd=dir_fd)
@@ -477,7 +479,7 @@ def _open_own(top: int, name: str) -> int:
 
 
 def _fresh_names() -> Iterator[str]:
-    """Names that nobody who made the tree can have thought of."""
+    """Yield names that the author of the tree cannot have predicted."""
     prefix = os.urandom(8).hex()
     number = 0
     while True:
@@ -486,7 +488,7 @@ def _fresh_names() -> Iterator[str]:
 
 
 def _empty(directory: int, top: int | None, fresh: Iterator[str]) -> list[str]:
-    """Unlink every file here and move every directory to `top`; give the names of the directories to go on with."""
+    """Unlink every file here and move every directory to `top`; return the new names of the directories."""
     directories: list[str] = []
     with os.scandir(directory) as entries:
         found = list(entries)
@@ -499,7 +501,7 @@ def _empty(directory: int, top: int | None, fresh: Iterator[str]) -> list[str]:
             name = next(fresh)
             try:
                 os.rename(entry.name, name, src_dir_fd=directory, dst_dir_fd=top)
-            except PermissionError:  # to be moved, a directory itself must be writable
+            except PermissionError:  # a directory must itself be writable to be moved
                 os.chmod(entry.name, 0o700, dir_fd=directory)
                 os.rename(entry.name, name, src_dir_fd=directory, dst_dir_fd=top)
             directories.append(name)
@@ -514,7 +516,7 @@ _SUBVOLUME_INODE = 256
 
 
 def is_subvolume(path: str) -> bool:
-    """Whether a directory on btrfs is the root of a subvolume."""
+    """Return whether a directory on btrfs is the root of a subvolume."""
     return os.stat(path).st_ino == _SUBVOLUME_INODE
 
 
@@ -547,11 +549,11 @@ def btrfs_subvolume(target: str) -> None:
 
 
 def give_tree(path: str, owner: tuple[int, int]) -> None:
-    """Give everything in a tree of ours to `owner`, keeping modes (a change of owner drops set-id bits)."""
+    """Change the owner of everything in a tree of ours, keeping modes (chown drops set-id bits)."""
     from workstead.system.files.root import Root
     from workstead.system.files.walk import NO_LIMITS, Walk
 
-    with Root.open(path) as root, Walk(root, ".", NO_LIMITS) as walk:  # os.fwalk recurses, and holds every level open
+    with Root.open(path) as root, Walk(root, ".", NO_LIMITS) as walk:  # os.fwalk recurses, and keeps every level open
         for visit in walk:
             for item in visit.entries or ():
                 status = item.stat(follow_symlinks=False)

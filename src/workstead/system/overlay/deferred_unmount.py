@@ -1,10 +1,10 @@
-"""Mounts on their way out.
+"""Deferred unmount: the last unmount of an overlay syncs the whole disk, so it runs in the background.
 
-The last mount of an overlay to go first writes the whole file system of its upper layer to the disk, everybody's files
-included: a second for a gigabyte, and whoever syncs anything meanwhile waits too. Nobody needs that. So a mount that
-was taken away lives on for a moment as one that nobody can see, and goes in the background when things are quieter, or
-with its process. Whoever wants to mount the same upper layer again waits until it is gone: only then does the kernel
-know the next mount as the only user of it.
+The kernel writes the entire file system of the upper layer to the disk when its last overlay mount goes, including
+unrelated files: a second for a gigabyte, during which every other sync waits too. That is unnecessary. So an unmounted
+overlay is kept for a moment as a detached mount, which no process can see, and is closed in the background when the
+machine is quieter, or with its process. A new mount of the same upper layer has to wait until the old one is gone: only
+then does the kernel treat the new mount as its only user.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import os
 from _thread import allocate_lock, start_new_thread
 
 PAUSE_SECONDS = 1.0
-_GOING = -1  # instead of a descriptor, while it is closed: a second, in which a child may be forked
+_GOING = -1  # in place of the descriptor during the close, which takes a second in which a child may be forked
 
-_left: dict[str, int] = {}  # upper layer -> the mount, by a descriptor that is the last thing that holds it
-_table = allocate_lock()  # for a look at the dict
-_closing = allocate_lock()  # for as long as one of them takes
-_forks: list[bool] = []  # whether children were told about
+_left: dict[str, int] = {}  # upper layer -> descriptor that is the last reference to its mount
+_table = allocate_lock()  # protects the dict
+_closing = allocate_lock()  # locked while one mount is being closed
+_forks: list[bool] = []  # non-empty once the fork handler is registered
 
 
 def keep(upper: str, mount: int) -> None:
-    """Take a mount that nobody sees any more, and let it go later."""
+    """Take a detached mount, and close it later in the background."""
     if not _forks:
         _forks.append(True)
         os.register_at_fork(after_in_child=_forget)
@@ -34,7 +34,7 @@ def keep(upper: str, mount: int) -> None:
 
 
 def wait_for(upper: str) -> None:
-    """Go on when no mount of this upper layer is left."""
+    """Wait until no mount of this upper layer is left."""
     if upper in _left:
         _close(upper)
 
@@ -56,7 +56,7 @@ def _close_later() -> None:
 def _close(upper: str) -> None:
     with _closing:
         mount = _left.get(upper)
-        if mount is not None:  # else another thread has just done it
+        if mount is not None:  # otherwise another thread has just closed it
             _left[upper] = _GOING
             os.close(mount)
             with _table:
@@ -64,7 +64,8 @@ def _close(upper: str) -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the thread is not there, its locks may be held for ever, and the mounts are its parent's."""
+    """Reset in a forked child: it has no such thread, its locks may be locked forever, and the mounts are its
+    parent's."""
     global _table, _closing
     _table, _closing = allocate_lock(), allocate_lock()
     for mount in _left.values():

@@ -1,11 +1,11 @@
-"""Fork a workspace: everything it holds, in time that does not depend on how much that is.
+"""Fork a workspace by copy-on-write, in time that does not depend on its size.
 
-The parent's upper layer is frozen: it becomes a lower layer of both, and both get an empty upper. For that the parent's
-mount must be replaced by another, which is possible while nobody uses it; otherwise the upper is copied, which costs
-what was changed. A parent that changed nothing since its last fork needs neither.
+The parent's upper layer is frozen: it becomes a lower layer of both, and both get an empty upper layer. For that the
+parent's mount must be replaced, which is possible while no process uses it; otherwise the upper layer is copied, at a
+cost proportional to the parent's changes. A parent without changes since its last fork needs neither.
 
 A parent of plain files (an empty workspace that grew, a copy) becomes a mounted one by its first fork: its directory
-turns into the lowest layer of both.
+becomes the lowest layer of both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from workstead.model.source import Place
     from workstead.system.overlay.mounter import Mounter
 
-_MAX_LOWERS = 48  # an overlay takes 500, but finding a file in 256 layers is twice as slow; 64 cost nothing visible
+_MAX_LOWERS = 48  # an overlay takes 500, but lookup in 256 layers is twice as slow; 64 cost nothing measurable
 
 
 def fork(
@@ -49,11 +49,11 @@ def fork(
     above: Sequence[str] = (),
     progress: Callable[[str], None] | None = None,
 ) -> tuple[Filled, Filled]:
-    """Give a new workspace everything that another one holds; neither sees what the other does later.
+    """Make a new workspace with all files of another one; later changes of either are invisible to the other.
 
-    `above` are layers of the new one's own, over all that it shares. Returns what the new one is made of and what the
-    parent is made of from now on. The parent may be at work: then what it changed is copied as it is found, which
-    `notes` says. Raises what `share` raises; the parent stays usable.
+    `above` are additional layers of the new workspace, above all shared ones. Return what the new workspace and the
+    parent consist of from now on. If the parent is in use, its changes are copied as they are found, and `notes` says
+    so. Raise the errors of `share`; the parent stays usable.
     """
     notes: list[str] = []
     parent = layers.settled(parent, parent_place)
@@ -74,7 +74,8 @@ def fork(
         parent = frozen or parent
     if lowers:
         lowers = [*above, *lowers]
-        # A layer keeps the marks it was made with (trusted.* or user.*), so it is mounted the way it was written.
+        # A layer keeps the xattr marks it was made with (trusted.* or user.*), so it must be mounted by the same
+        # mechanism.
         mechanism = layers.share(lowers, place, choice=parent.mechanism, notes=notes, progress=progress)
     else:
         os.close(layers.open_work(parent, parent_place))
@@ -87,7 +88,7 @@ def fork(
 def _fork_mounted(
     parent: Filled, parent_place: Place, place: Place, notes: list[str], progress: Callable[[str], None] | None
 ) -> tuple[list[str], Stack]:
-    """The lowers of the child, and the parent's stack after it."""
+    """Return the lower layers of the child, and the parent's stack after the fork."""
     stack = stack_of(parent, parent_place)
     upper = stack.upper(parent_place.layers)
     if not _has_entries(upper):
@@ -120,8 +121,8 @@ def _fork_mounted(
 def _copy_own(
     parent: Filled, parent_place: Place, place: Place, notes: list[str], progress: Callable[[str], None] | None
 ) -> list[str]:
-    """The lowers of a child whose parent has a file system of its own: what is in that one cannot become a layer of
-    another, and is no more than the parent's limit."""
+    """Return the lower layers of a child whose parent has a quota image: files in the image cannot become a layer of
+    another workspace, so they are copied; they are at most the parent's limit."""
     from workstead.system.overlay import copying
 
     is_view = parent.mechanism in mounter.MOUNTED
@@ -153,7 +154,7 @@ def _freeze(after: Stack, place: Place, upper: str) -> None:
 
 
 def _unmount_unused(by: Mounter, place: Place) -> bool:
-    """Unmount the parent if nobody uses it anywhere; give whether it is unmounted and its upper at rest."""
+    """Unmount the parent if no process uses it; return whether it is unmounted and its upper layer at rest."""
     if _is_seen_elsewhere(by, place):
         return False
     try:
@@ -166,10 +167,10 @@ def _unmount_unused(by: Mounter, place: Place) -> bool:
 
 
 def _is_seen_elsewhere(by: Mounter, place: Place) -> bool:
-    """Whether another mount namespace shows the workspace, also after a moment.
+    """Return whether another mount namespace shows the workspace, also after a short retry.
 
-    A sandbox that is being built or taken down anywhere on this machine has, for a few milliseconds, copies of all
-    mounts; to copy a whole upper layer for that would cost more than to look again.
+    While a sandbox is set up or torn down anywhere on this machine, it has copies of all mounts for a few milliseconds;
+    copying a whole upper layer because of that would cost more than a second check.
     """
     import time
 
@@ -184,7 +185,7 @@ def _is_seen_elsewhere(by: Mounter, place: Place) -> bool:
 
 
 def _too_many(lowers: list[str], place: Place) -> tuple[str, list[str], list[str]]:
-    """The path of one layer for all frozen ones if there are too many of them, those layers, and the others."""
+    """Return the path of one layer to merge frozen layers into if there are too many, those layers, and the others."""
     if len(lowers) < _MAX_LOWERS:
         return "", [], lowers
     frozen = f"{private_of(place)}/frozen/"
@@ -197,12 +198,12 @@ def _squash(lowers: list[str], one: str, place: Place) -> None:
 
     os.mkdir(one, 0o700)
     for lower in reversed(lowers):
-        # Frozen files are never written again, so one more name costs nothing and is as good as a copy.
+        # Frozen files are never written again, so a hard link is free and as good as a copy.
         copying.copy_tree(lower, one, how=copying.LINK, owner=place.owner, keep_marks=True)
 
 
 def _freeze_plain(parent: Filled, parent_place: Place, place: Place, choice: str | None) -> Filled | None:
-    """Turn a workspace of plain files into a mounted one whose lowest layer they are; None where that cannot be."""
+    """Turn a workspace of plain files into a mounted one with these as its lowest layer; None if not possible here."""
     check_parts(parent_place.root, ("work",))
     kind = layers.candidates()[0]
     if parent.mechanism == mounter.BTRFS or choice not in (None, kind) or _is_used(parent_place):
@@ -227,7 +228,7 @@ def _freeze_plain(parent: Filled, parent_place: Place, place: Place, choice: str
 
 
 def _is_used(place: Place) -> bool:
-    """Whether anybody works in a plain directory: unlike a mount, it would not say EBUSY when it is moved away."""
+    """Return whether a process uses a plain directory: unlike a mount, moving it away does not fail with EBUSY."""
     from workstead.system.kernel import mount_table
 
     work = work_of(place)

@@ -1,16 +1,16 @@
-"""How `work/` comes to show shared files without copying them.
+"""Copy-on-write layers: let `work/` show shared files without copying them.
 
-A workspace's files are a *stack*: lower layers that several workspaces share and nobody writes, and one upper layer of
-its own that takes every change (see `stack`). Where the kernel lets us, `work/` is an overlay mount of the stack;
-elsewhere the stack is laid out as plain files, sharing blocks if the file system can.
+A workspace's files are a *stack*: read-only lower layers that several workspaces share, and one upper layer of its own
+that takes every change (see `stack`). Where the kernel permits, `work/` is an overlay mount of the stack; the fallback
+is plain files, which share blocks if the file system can.
 
-**Reading an upper layer.** A 0/0 character device is a removed name, `*.overlay.opaque` = y a directory that hides what
-is below. There is nothing else: `redirect_dir` and `metacopy` are off on purpose, so that a file in the upper is whole
-and stands at its own path. The price is that renaming a directory that comes from below gives EXDEV, upon which `mv`,
-git and Python's shutil copy instead, and that the first chmod of a file copies it.
+**Reading an upper layer.** A 0/0 character device (whiteout) is a removed name; `*.overlay.opaque` = y marks a
+directory that hides the layers below. There is nothing else: `redirect_dir` and `metacopy` are off on purpose, so that
+a file in the upper layer is complete and at its own path. The price is that renaming a directory from a lower layer
+fails with EXDEV, upon which `mv`, git and Python's shutil copy instead, and that the first chmod of a file copies it.
 
-**Two live mounts of one upper** are undefined, so everything that mounts holds the workspace's lock, and `detach` says
-whether somebody still uses what it unmounted.
+**Two live mounts of one upper layer** are undefined behaviour of the kernel, so every mount happens under the
+workspace's lock, and `detach` returns whether a process still uses the files that it unmounted.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ if TYPE_CHECKING:
 
 
 class UnfitError(Exception):
-    """This mechanism cannot be had here, for the reason given; the next one may."""
+    """This mechanism is not supported here, for the reason given; the next one may be."""
 
 
 # -- filling -----------------------------------------------------------------------------------------------------------
 
 
 class Laying:
-    """One attempt to make `work/` show some layers: what, where, and what was said and refused on the way."""
+    """One attempt to make `work/` show some layers: layers, place, notes, and the reasons of rejected mechanisms."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Laying:
         self.refused: list[str] = []
 
     def by(self, mechanisms: Iterable[str]) -> str:
-        """Use the first of these mechanisms that works here; give its name."""
+        """Use the first of these mechanisms that is supported here; return its name."""
         for mechanism in mechanisms:
             if mechanism not in _LAY:
                 raise Unavailable(f"no mechanism is called {mechanism}", hint=f"one of {', '.join(MECHANISMS)}")
@@ -107,19 +107,20 @@ def share(
     avoid: Iterable[str] = (),
     mounted: bool = True,
 ) -> str:
-    """Let `work/` show these layers, by the cheapest mechanism that this machine has; give its name.
+    """Let `work/` show these layers, by the cheapest mechanism that this machine supports; return its name.
 
-    An overlay is made but not yet visible: `attach` mounts it when the workspace is in its place. `choice` forces one
-    mechanism and raises Unavailable if it is not to be had. If it comes to copying, `notes` says so and why.
-    Directories in `avoid` are not copied: ours, when they lie inside the folder that is. Layers that may change at any
-    time are not to be `mounted`: what an overlay shows of them is then undefined.
+    An overlay is prepared but not yet visible: `attach` mounts it when the workspace is in its place. `choice` forces
+    one mechanism; raise Unavailable if it is not supported. If the fallback is a copy, `notes` gets a line with the
+    reason. Directories in `avoid` are not copied: our own ones, when they are inside the copied folder. Pass `mounted`
+    false for layers that may change at any time: the contents of an overlay of them are undefined.
     """
     laying = Laying(lowers, place, notes=notes, progress=progress, avoid=avoid)
     return laying.by((choice,) if choice else candidates() if mounted else (BTRFS, REFLINK, COPY))
 
 
 def candidates() -> tuple[str, ...]:
-    """Root mounts in the open; others in a namespace, which root leaves alone: the sandbox's user is not in it."""
+    """Return the mechanisms to try, in order. Root mounts in the host's namespace; other users in a user namespace,
+    which root does not use: the sandbox's user is not mapped in it."""
     return (OVERLAY if os.geteuid() == 0 else ROOTLESS, BTRFS, REFLINK, COPY)
 
 
@@ -163,7 +164,7 @@ def _lay_btrfs(laying: Laying) -> None:
                 copying.give_tree(work, place.owner)
             _lay_files(laying, laying.lowers[:-1], copying.REFLINK)
         else:
-            # Not a subvolume yet: share the blocks once, and every fork from here on is a snapshot.
+            # Not a subvolume yet: share the blocks once, and every later fork is a snapshot.
             copying.btrfs_subvolume(work)
             _lay_files(laying, laying.lowers, copying.REFLINK)
     except OSError as error:
@@ -190,7 +191,7 @@ _LAY: dict[str, Callable[[Laying], None]] = {
 
 
 def _lay_files(laying: Laying, lowers: list[str], how: str) -> None:
-    """Build `work/` from the bottom layer up, as plain files."""
+    """Build `work/` as plain files, from the bottom layer up."""
     import time
 
     from workstead.system.overlay import copying
@@ -221,16 +222,16 @@ def _remove_empty(directory: str) -> None:
 
 
 def make_work(place: Place) -> None:
-    """Make the directory that the files are in or are mounted on; PartReplaced if something else is there."""
+    """Make the directory of the files, or their mount point; raise PartReplaced if another kind of entry is there."""
     make_parts(place.root, ("work",), place.owner)
 
 
 def make_upper(stack: Stack, place: Place, *, like: str) -> None:
-    """An empty upper layer; the root of the mount shows its mode, times and owner, so they are those of `like`."""
+    """Make an empty upper layer with mode, times and owner of `like`, because the root of the mount shows them."""
     status = os.stat(like)
     upper = stack.upper(place.layers)
     _make_directory(stack.work(place.layers))
-    _make_directory(upper)  # there already if somebody was killed before its stack was written, and then empty
+    _make_directory(upper)  # exists, empty, if a process was killed before it wrote its stack
     if place.owner:
         os.chown(upper, *place.owner)
     os.chmod(upper, status.st_mode & 0o7777)
@@ -245,14 +246,15 @@ def _make_directory(path: str) -> None:
 
 
 def drop_upper(stack: Stack, place: Place) -> None:
-    """Take back a stack whose upper layer was never mounted."""
+    """Remove a stack whose upper layer was never mounted."""
     os.rmdir(stack.upper(place.layers))
     drop_work(stack.work(place.layers))
     forget_stack(place.layers)
 
 
 def drop_work(path: str) -> None:
-    """The kernel's own directory holds an empty one with mode 000, which only rmdir gets rid of without being root."""
+    """Remove overlayfs's work directory; it contains an empty one with mode 000, which a user can remove only by
+    rmdir."""
     for name in (f"{path}/work", f"{path}/index", path):
         try:
             os.rmdir(name)
@@ -270,7 +272,7 @@ def _reason(error: OSError) -> str:
 
 
 def mounter(kind: str, place: Place) -> Mounter:
-    """Who mounts for this kind of overlay."""
+    """Return the mounter for this kind of overlay."""
     if kind == ROOTLESS:
         from workstead.system.overlay.mount_daemon import Holder
 
@@ -282,7 +284,8 @@ def mounter(kind: str, place: Place) -> Mounter:
 
 
 def settled(filled: Filled, place: Place) -> Filled:
-    """What a workspace is really made of: its first fork turns plain files into layers before any record says so."""
+    """Return the present `Filled` of a workspace: its first fork turns plain files into layers before a record says
+    so."""
     if filled.mechanism in MOUNTED or filled.mechanism == NONE:
         return filled
     stack = read_stack(place.layers)
@@ -297,7 +300,7 @@ def settled(filled: Filled, place: Place) -> Filled:
 
 
 def attach(filled: Filled, place: Place) -> None:
-    """See to it that `work/` shows the workspace's files: mount if nothing is mounted there, else do nothing."""
+    """Ensure that `work/` shows the workspace's files: mount them if nothing is mounted there. Idempotent."""
     if has_space(place.layers):
         attach_space(filled, place)
     filled = settled(filled, place)
@@ -311,7 +314,7 @@ def attach(filled: Filled, place: Place) -> None:
             return
         if not by.is_prepared(place):  # by `fill`, a moment ago in this process
             stack = stack_of(filled, place)
-            if read_stack(place.layers) is None:  # it was lost; one that is there needs no space on a full disk
+            if read_stack(place.layers) is None:  # it was lost; an existing one needs no write on a full disk
                 write_stack(place.layers, stack, sync=True)
             _check_lowers(stack)
             _check_at_rest(by, place, stack)
@@ -320,7 +323,7 @@ def attach(filled: Filled, place: Place) -> None:
 
 
 def attach_space(filled: Filled, place: Place) -> None:
-    """See to it that the workspace's own file system is mounted, where it has one."""
+    """Ensure that the workspace's quota image is mounted, if it has one."""
     from workstead.system.overlay import quota_image
 
     if quota_image.is_attached(place.layers, place.root):
@@ -335,7 +338,7 @@ def attach_space(filled: Filled, place: Place) -> None:
 
 
 def remount(by: Mounter, place: Place) -> None:
-    """Mount what is not mounted now."""
+    """Mount the layers of a workspace that is not mounted."""
     try:
         by.mount(place)
     except OSError as error:
@@ -347,7 +350,7 @@ def remount(by: Mounter, place: Place) -> None:
 
 
 def refresh(filled: Filled, place: Place) -> None:
-    """Mount a view of somebody's folder anew if it has lost sight of what the workspace has, unless it is in use."""
+    """Remount an overlay of the user's folder if it hides files of the workspace (see `stale`), unless it is in use."""
     filled = settled(filled, place)
     if filled.mechanism not in MOUNTED or not filled.origin.get("since_ns"):
         return
@@ -360,7 +363,7 @@ def refresh(filled: Filled, place: Place) -> None:
         own = [stack.upper(place.layers), *stack.lowers[:-1]]
         if not by.is_mounted(place) or not stale.is_stale(own, by.path(place)):
             return
-        if mount_table.users_of_device(os.lstat(by.path(place)).st_dev):  # perhaps in a namespace of their own
+        if mount_table.users_of_device(os.lstat(by.path(place)).st_dev):  # also in another mount namespace
             return
         try:
             by.unmount(place)
@@ -372,10 +375,10 @@ def refresh(filled: Filled, place: Place) -> None:
 
 
 def _check_at_rest(by: Mounter, place: Place, stack: Stack) -> None:
-    """Refuse to mount an upper layer a second time while processes live in an earlier mount of it.
+    """Refuse to mount an upper layer a second time while processes use an earlier mount of it.
 
-    They may if it was mounted in this boot and taken away lazily, by us or by somebody's hand. A namespace that
-    somebody made meanwhile also keeps a copy of every mount, but as long as no process uses it, it writes nothing.
+    That is possible if it was mounted in this boot and unmounted lazily, by us or by a user. A mount namespace created
+    meanwhile also has a copy of every mount, but as long as no process uses it, nothing is written through it.
     """
     from workstead.system.kernel import mount_table
 
@@ -405,9 +408,9 @@ def _check_lowers(stack: Stack) -> None:
 
 
 def detach(filled: Filled, place: Place) -> bool:
-    """Unmount `work/`, also when somebody uses it. False says that somebody does, and may still write.
+    """Unmount `work/`, lazily if it is in use. Return False if a process still uses it and may write.
 
-    What is then written goes into the same upper layer, so it must not be mounted again before they are gone.
+    Later writes of that process go into the same upper layer, so it must not be mounted again before the process ends.
     """
     quiet = _detach_view(filled, place)
     if has_space(place.layers):
@@ -434,7 +437,7 @@ def _detach_view(filled: Filled, place: Place) -> bool:
 
 
 def _unmount(by: Mounter, place: Place) -> bool:
-    """Take one mount away; give whether nobody uses it, here or in a sandbox that has it in a namespace of its own."""
+    """Unmount one mount; return True if no process uses it, here or in the mount namespace of a sandbox."""
     from workstead.system.kernel import mount_table
 
     mounted = mount_table.mounted_at(by.path(place))
@@ -449,14 +452,14 @@ def _unmount(by: Mounter, place: Place) -> bool:
 
 
 def path_of(filled: Filled, place: Place) -> str:
-    """The path by which this process, or any other of the same user, reaches the files of an attached workspace."""
+    """Return the path by which processes of this user reach the files of an attached workspace."""
     if filled.mechanism == NONE:
         return str(filled.origin["path"])
     return mounter(settled(filled, place).mechanism, place).path(place)
 
 
 def open_work(filled: Filled, place: Place) -> int:
-    """A descriptor of the files of an attached workspace; a link in place of `work` is PartReplaced, not followed."""
+    """Return a descriptor of the files of an attached workspace; a link in place of `work` raises PartReplaced."""
     path = path_of(filled, place)
     if filled.mechanism == NONE:
         return open_folder(path)
@@ -464,7 +467,7 @@ def open_work(filled: Filled, place: Place) -> int:
 
 
 def namespaces_of(filled: Filled, place: Place) -> tuple[str, str] | None:
-    """The user and mount namespace that a process must enter to see `work/` in its place; None if it is seen anyway."""
+    """Return the user and mount namespace in which `work/` is mounted; None if it is visible without entering one."""
     if settled(filled, place).mechanism != ROOTLESS:
         return None
     from workstead.system.overlay.mount_daemon import Holder
@@ -477,12 +480,12 @@ def namespaces_of(filled: Filled, place: Place) -> tuple[str, str] | None:
 
 
 def probe(directory: str) -> list[tuple[str, bool, str]]:
-    """Try every mechanism in a directory and say for each whether it works there, and if not, why."""
+    """Try every mechanism in a directory; return for each whether it is supported, and the reason if not."""
     return [(mechanism, *try_mechanism(mechanism, directory)) for mechanism in MECHANISMS]
 
 
 def try_mechanism(mechanism: str, directory: str) -> tuple[bool, str]:
-    """Whether one mechanism works in a directory, found out by using it."""
+    """Return whether one mechanism is supported in a directory, by using it, and the reason if not."""
     from workstead.model.source import Place
     from workstead.system.overlay import copying
 
@@ -508,7 +511,7 @@ def try_mechanism(mechanism: str, directory: str) -> tuple[bool, str]:
 
 
 def probe_idmap(directory: str, owner: tuple[int, int]) -> str | None:
-    """Why owners cannot be mapped for layers in this directory, or None if they can."""
+    """Return the reason why layers in this directory cannot be idmapped, or None if they can."""
     from workstead.system.kernel import mounts
 
     try:
@@ -521,7 +524,8 @@ def probe_idmap(directory: str, owner: tuple[int, int]) -> str | None:
 
 
 def try_once(directory: str) -> None:
-    """Start a holder in a scratch directory, let it mount something there, and end it; OSError says why it cannot."""
+    """Start a mount daemon in a scratch directory, let it mount, and stop it; raise OSError with the reason of a
+    failure."""
     from workstead.model.source import Place
     from workstead.system.overlay.mount_daemon import Holder
 

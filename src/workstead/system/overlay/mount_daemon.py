@@ -1,12 +1,13 @@
-"""Overlays for ordinary users: a small process that keeps a namespace in which we may mount.
+"""Mount daemon: a small process with a user and mount namespace in which an ordinary user can mount overlays.
 
-An ordinary user may mount an overlay only inside a user namespace, and a mount made there is seen nowhere else. So one
-process for each home enters such a namespace and stays: it holds the mounts of all its workspaces and makes and takes
-away more on request, over a socket in the home. Others of the same user reach the files through `/proc/PID/root`, and a
-sandbox enters the namespace. If it is killed the mounts are gone and nothing is lost; the next `attach` starts another.
+An ordinary user may mount an overlay only inside a user namespace, and such a mount is visible nowhere else. So one
+daemon per home enters a namespace and stays: it holds the mounts of all workspaces of the home, and mounts and unmounts
+on request, over a socket in the home. Other processes of the same user reach the files through `/proc/PID/root`, and a
+sandbox enters the namespace. If the daemon is killed, the mounts are gone and no data is lost; the next `attach` starts
+another daemon.
 
-Run as a program this file is that process. It ends when it has held nothing for a while, or when its home is gone.
-A request is one packet, words separated by NUL: a verb and paths. The answer is `ok`, or `error`, errno and text.
+Run as a program, this file is that daemon. It exits when it has had no mounts for a while, or when its home is gone. A
+request is one packet, words separated by NUL: a verb and paths. The answer is `ok`, or `error`, errno and text.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import struct
 import sys
 import time
 
-if __name__ == "__main__":  # started with -I -S, which know nothing of where we are installed
+if __name__ == "__main__":  # started with -I -S, which ignore where the package is installed
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))))
 
 from workstead.errors import Unavailable, WorksteadError
@@ -41,21 +42,21 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS = 60.0
 _ANSWER_SECONDS = 60.0
-_STEP_SECONDS = 5.0  # after that long a client looks whether the holder is stopped, and again after as long
+_STEP_SECONDS = 5.0  # after this time a client checks whether the daemon is stopped, and again each time
 _SOCKET = "holder.sock"
 _PACKET = 65536
 _TIMEOUT = struct.pack("ll", int(_STEP_SECONDS), 0)  # struct timeval
-_BACKLOG = 1024  # how many may wait to be accepted; further ones wait in `connect`
+_BACKLOG = 1024  # connections waiting to be accepted; more of them block in `connect`
 
 
 class Holder(Mounter):
-    """The holder of one home, as others see it; started when it is first needed."""
+    """Client of the mount daemon of one home; the daemon is started on first use."""
 
     def __init__(self, private: str) -> None:
         self.private = private
 
     def prepare(self, place: Place, stack: Stack | None = None) -> None:
-        del stack  # it reads it itself
+        del stack  # the daemon reads the stack itself
         self._ask("prepare", place.layers)
 
     def discard(self, place: Place) -> None:
@@ -63,7 +64,7 @@ class Holder(Mounter):
             self._ask("discard", place.layers)
 
     def is_prepared(self, place: Place) -> bool:
-        return False  # it may have ended since; looking again costs little beside asking it
+        return False  # the daemon may have exited since; preparing again costs little beside a request
 
     def is_mounted(self, place: Place) -> bool:
         process = self.find_process()
@@ -85,12 +86,12 @@ class Holder(Mounter):
         return f"/proc/{self.process()}/root{os.path.realpath(place.root)}/work"
 
     def stop(self) -> None:
-        """End the holder, and with it every mount that it has."""
+        """Stop the daemon, and with it every mount that it has."""
         if self.find_process() is not None:
             self._ask("stop")
 
     def find_process(self) -> int | None:
-        """The holder's process id, or None if none runs."""
+        """Return the daemon's process id, or None if it is not running."""
         connection = self._connect()
         if connection is None:
             return None
@@ -98,7 +99,7 @@ class Holder(Mounter):
             return _peer_of(connection)
 
     def process(self) -> int:
-        """The holder's process id; starts one if need be."""
+        """Return the daemon's process id; start it if necessary."""
         asked = time.time()
         found = self.find_process()
         if found is None:
@@ -111,14 +112,14 @@ class Holder(Mounter):
 
     def _connect(self) -> socket.socket | None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # The kernel's own timeouts. With `settimeout` Python makes the socket non-blocking, and such a connect does not
-        # wait for room in a full backlog: it fails at once with EAGAIN.
+        # The kernel's own timeouts: with `settimeout` Python makes the socket non-blocking, and such a connect does not
+        # wait for room in a full backlog, but fails at once with EAGAIN.
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             connection.setsockopt(socket.SOL_SOCKET, option, _TIMEOUT)
         try:
             directory = os.open(self.private, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                # The name of a socket has room for 107 bytes, a home may lie deeper.
+                # The path of a unix socket is limited to 107 bytes; a home may be deeper.
                 _patiently(lambda: connection.connect(f"/proc/self/fd/{directory}/{_SOCKET}"), self.private)
             finally:
                 os.close(directory)
@@ -145,7 +146,7 @@ class Holder(Mounter):
                     connection.send(b"\0".join(os.fsencode(word) for word in words))
                     answer = os.fsdecode(_patiently(lambda: connection.recv(_PACKET), self.private, process, asked))  # noqa: B023
                 except ConnectionError:
-                    continue  # it was about to end
+                    continue  # the daemon was about to exit
             kind, _, rest = answer.partition("\0")
             if kind == "ok":
                 return rest
@@ -156,7 +157,7 @@ class Holder(Mounter):
 
 
 def log_of(private: str) -> str:
-    """Where a mount daemon that fails writes its traceback."""
+    """Return the path of the crash log of the mount daemon."""
     return f"{private}/mount-daemon.log"
 
 
@@ -167,7 +168,7 @@ def _peer_of(connection: socket.socket) -> int:
 
 
 def _patiently(act: Callable[[], T], private: str, process: int = 0, asked: float = float("inf")) -> T:
-    """Wait for the mount daemon as long as it may take, but not for one that is stopped."""
+    """Retry `act` until the timeout of an answer; raise Unavailable then, or earlier if the daemon is stopped."""
     end = time.monotonic() + _ANSWER_SECONDS
     while True:
         try:
@@ -186,7 +187,7 @@ def _no_answer(private: str, asked: float = float("inf"), process: int = 0) -> U
 
 
 def _start(private: str) -> None:
-    """Start a holder and wait until it listens; of several at once, one becomes it and the others leave."""
+    """Start a daemon and wait until it listens; of several concurrent starts, one wins and the others exit."""
     os.makedirs(private, 0o700, exist_ok=True)
     reader, writer = os.pipe()
     try:
@@ -198,13 +199,13 @@ def _start(private: str) -> None:
                 (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
                 (os.POSIX_SPAWN_DUP2, 0, 1),
                 (os.POSIX_SPAWN_DUP2, 0, 2),
-                (os.POSIX_SPAWN_DUP2, writer, 3),  # also when it is 3 already: this takes CLOEXEC off
+                (os.POSIX_SPAWN_DUP2, writer, 3),  # also when it is 3 already: dup2 clears CLOEXEC
             ],
             setsid=True,
         )
         os.close(writer)
         writer = -1
-        os.waitpid(child, 0)  # it forks away from us at once
+        os.waitpid(child, 0)  # the daemon forks away from it at once
         with open(reader, "rb", closefd=False) as file:
             said = file.read().decode(errors="replace")
     finally:
@@ -225,8 +226,8 @@ class _Server:
         self.listener = listener
         self.identity = os.stat(f"{private}/{_SOCKET}").st_ino
         self.made: dict[str, int] = {}
-        self.mounted: dict[str, int] = {}  # work -> how many mounts of ours lie on it
-        self.layers: dict[str, str] = {}  # work -> what is mounted there
+        self.mounted: dict[str, int] = {}  # work -> number of our mounts on it
+        self.layers: dict[str, str] = {}  # work -> its mounted layers
         self.stopping = False
 
     def serve(self) -> None:
@@ -242,10 +243,10 @@ class _Server:
                 connection.settimeout(_ANSWER_SECONDS)
                 try:
                     packet = connection.recv(_PACKET)
-                    if packet:  # else somebody only wanted to know who we are
+                    if packet:  # otherwise the client only wanted our process id
                         connection.send(self._answer(packet))
                 except OSError:
-                    continue  # whoever asked is gone
+                    continue  # the client disconnected
         if self._is_ours():
             os.unlink(f"{self.private}/{_SOCKET}")
 
@@ -257,7 +258,7 @@ class _Server:
 
     def _is_idle(self) -> bool:
         if not self._is_ours():
-            return True  # the home is gone, or somebody took our place
+            return True  # the home is gone, or another daemon replaced us
         return not any(self.mounted.values()) and not self.made
 
     def _answer(self, packet: bytes) -> bytes:
@@ -309,7 +310,7 @@ class _Server:
 
 
 def _become_holder(private: str) -> _Server | None:
-    """Enter the namespaces and listen; None if another one was quicker."""
+    """Enter the namespaces and listen; return None if another daemon was first."""
     from workstead.system.kernel import mounts
 
     lock = os.open(f"{private}/holder.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -332,7 +333,7 @@ def _become_holder(private: str) -> _Server | None:
 
 
 def main(private: str, ready: int) -> None:
-    """Be the holder of this home; say on `ready` how that went."""
+    """Run the mount daemon of this home; report success or the error on descriptor `ready`."""
     if os.fork():
         os._exit(0)
     crash_log.install(log_of(private), "mount daemon,")

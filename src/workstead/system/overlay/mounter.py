@@ -1,4 +1,4 @@
-"""Mount and unmount copy-on-write views."""
+"""Mount and unmount the copy-on-write overlays of workspaces."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ ROOTLESS = "rootless-overlay"
 BTRFS = "btrfs"
 REFLINK = "reflink"
 COPY = "copy"
-PLAIN = "plain"  # a directory of its own that shares nothing: an empty workspace
-NONE = "none"  # somebody's folder, used in place
+PLAIN = "plain"  # a directory that shares nothing: an empty workspace
+NONE = "none"  # the user's folder, used in place
 
 MOUNTED = (OVERLAY, ROOTLESS)
 MECHANISMS = (OVERLAY, ROOTLESS, BTRFS, REFLINK, COPY)
 
 _OPTIONS: dict[str, dict[str, str | None]] = {
-    # All said aloud: distributions build kernels with other defaults.
+    # All explicit: distributions build kernels with other defaults.
     OVERLAY: {"redirect_dir": "nofollow", "metacopy": "off", "index": "off"},
-    ROOTLESS: {"userxattr": None},  # implies the two others, and the kernel refuses to be told so
+    ROOTLESS: {"userxattr": None},  # implies the two others, and the kernel rejects them beside it
 }
 
 # -- mounting ----------------------------------------------------------------------------------------------------------
 
-_made: dict[str, int] = {}  # layers -> a mount that nobody sees yet; dies with this process
-_namespaces: dict[tuple[int, int, int, int], int] = {}  # who is shown as whom -> a user namespace that says so
+_made: dict[str, int] = {}  # layers -> a detached mount; dies with this process
+_namespaces: dict[tuple[int, int, int, int], int] = {}  # (owner, shown as) -> user namespace with that mapping
 
 
 def make_mount(kind: str, layers: str, owner: tuple[int, int] | None, stack: Stack | None = None) -> int:
-    """The overlay of this workspace's stack, as a detached mount."""
+    """Return the overlay of this workspace's stack, as a descriptor of a detached mount."""
     from workstead.system.kernel import mounts
     from workstead.system.overlay import deferred_unmount
 
@@ -47,7 +47,7 @@ def make_mount(kind: str, layers: str, owner: tuple[int, int] | None, stack: Sta
     deferred_unmount.wait_for(stack.upper(layers))
     for path in stack.lowers:
         if os.path.dirname(path) == frozen_of(layers) and os.path.islink(path):
-            # Frozen layers were a part of a workspace once. Nobody else can write here, so one look is enough.
+            # Frozen layers were once part of a workspace. Only we can write here, so one check is enough.
             raise FilesystemError(f"layer {path} is a symbolic link", hint="aw destroy the workspaces that stand on it")
     lowers = [mounts.Lower(path, _namespace_for(path, owner)) for path in stack.lowers]
     return mounts.overlay(
@@ -60,7 +60,7 @@ def make_mount(kind: str, layers: str, owner: tuple[int, int] | None, stack: Sta
 
 
 def _namespace_for(path: str, owner: tuple[int, int] | None) -> int | None:
-    """What turns the owner of a layer into the agent's user; None where it is so already."""
+    """Return a user namespace that maps the owner of a layer to the agent's user; None if they are the same."""
     from workstead.system.kernel import mounts
 
     status = os.stat(path)
@@ -74,7 +74,7 @@ def _namespace_for(path: str, owner: tuple[int, int] | None) -> int | None:
 
 
 def unmount(work: str, layers: str, *, lazily: bool = False) -> None:
-    """Take the mount at `work` away, `lazily` also when it is in use; nobody waits for the disk."""
+    """Unmount `work`, `lazily` also when it is in use, without waiting for the disk sync."""
     from workstead.system.kernel import mounts
     from workstead.system.overlay import deferred_unmount
 
@@ -86,7 +86,7 @@ def unmount(work: str, layers: str, *, lazily: bool = False) -> None:
 
 
 class Mounter:
-    """Mounts in the namespace of this process; `Holder` does the same in one that it keeps."""
+    """Mount in the mount namespace of this process; `Holder` does the same through the mount daemon."""
 
     def prepare(self, place: Place, stack: Stack | None = None) -> None:
         mount = make_mount(OVERLAY, place.layers, place.owner, stack)
@@ -125,27 +125,27 @@ class Mounter:
         return work_of(place)
 
     def process(self) -> int:
-        """A process in whose namespace the mounts are."""
+        """Return a process in the mount namespace of the mounts."""
         return os.getpid()
 
 
 def has_mount(root: str, work: str) -> bool:
-    """An overlay has a device number of its own; comparing it is cheap where mountinfo grows with every workspace."""
+    """Return whether `work` is a mount, by its device number: cheap, while mountinfo grows with every workspace."""
     try:
         try:
             return os.lstat(work).st_dev != os.lstat(root).st_dev
         except PermissionError:
-            os.close(open_top(root))  # the agent closed it to its owner, which ends here
+            os.close(open_top(root))  # the agent removed its owner's access, which this restores
             return os.lstat(work).st_dev != os.lstat(root).st_dev
     except FileNotFoundError:
         return False
 
 
 def is_in_use(kind: str, layers: str, directory: str) -> bool:
-    """Whether some live overlay has this directory for its upper layer.
+    """Return whether a live overlay has this directory as its upper layer.
 
-    The kernel knows, but only refuses when `index` is on: so a mount that nobody will see is tried with it, over an
-    upper of its own, which leaves no marks on the directory in question.
+    The kernel knows, but refuses a second mount only with `index=on`: so a detached trial mount is made with it, with
+    an upper layer of its own, so that no marks are left on the directory in question.
     """
     from workstead.system.kernel import mounts
     from workstead.system.overlay import copying
@@ -153,7 +153,7 @@ def is_in_use(kind: str, layers: str, directory: str) -> bool:
     trial = f"{layers}/trial"
     os.makedirs(f"{trial}/upper", 0o700, exist_ok=True)
     os.makedirs(f"{trial}/work", 0o700, exist_ok=True)
-    # Volatile, because taking down an ordinary overlay first writes its whole file system to the disk.
+    # Volatile, because unmounting an ordinary overlay first syncs its whole file system.
     options = {**_OPTIONS[kind], "index": "on", "volatile": None}
     try:
         lower = [mounts.Lower(directory)]

@@ -1,16 +1,16 @@
-"""The layers of a workspace as files: its stack, its lock, and the layers that several workspaces share.
+"""The stack file of a workspace (its layers), its lock, and the frozen layers that several workspaces share.
 
-    {workstead}/layers/{uid}/stack      the stack of one workspace: which lowers, which upper (this file is the truth)
-    {workstead}/layers/{uid}/upper.3    what the workspace changed
-    {workstead}/layers/{uid}/work       the kernel's own, beside it
-    {workstead}/layers/{uid}/space      holds these two where the workspace has a file system of its own (see `space`)
-    {workstead}/layers/{uid}/mounted    a link that says in which boot it was mounted and not cleanly unmounted again
-    {workstead}/frozen/{token}          former uppers and small made-up layers; shared, and nothing in them changes but
-                                     the mark that an apply sets on directories which the origin has from now on
+    {workstead}/layers/{uid}/stack      the stack of one workspace: lower layers, upper layer (the source of truth)
+    {workstead}/layers/{uid}/upper.3    the workspace's changes
+    {workstead}/layers/{uid}/work       overlayfs's work directory, beside it
+    {workstead}/layers/{uid}/space      contains these two if the workspace has a quota image (see `quota_image`)
+    {workstead}/layers/{uid}/mounted    a link that names the boot of a mount that was not cleanly unmounted
+    {workstead}/frozen/{token}          former upper layers and small generated layers; shared, and read-only except
+                                     for the mark that an apply sets on directories which the origin has from now on
 
-**Crashes.** A stack is written before what it speaks of is made or moved. A layer that it names as being frozen and
-that is not there yet is still at its old place, and is moved when the stack is next read. A layer that no stack names
-is waste, and `sweep` takes it.
+**Crash recovery.** A stack is written before its layers are made or moved. A layer that it names as being frozen and
+that does not exist yet is still at its old path, and is moved when the stack is next read. A layer that no stack names
+is garbage, and `sweep` removes it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from workstead.model.moving import Moves
     from workstead.model.source import Filled, Place
 
-_HEADER = b"carrel stack 2"  # with a checksum of what follows
-_UNCHECKED = b"carrel stack 1"  # as older versions wrote it
+_HEADER = b"carrel stack 2"  # followed by a checksum of the rest
+_UNCHECKED = b"carrel stack 1"  # format of older versions
 
 
 class Stack(Value):
@@ -41,7 +41,7 @@ class Stack(Value):
 
     lowers: list[str]  # from top to bottom
     number: int = 0  # of the present upper layer
-    freezing: str = ""  # where lowers[0] stands until it has been moved
+    freezing: str = ""  # path of lowers[0] until it has been moved
 
     def upper(self, layers: str) -> str:
         return f"{own_of(layers)}/upper.{self.number}"
@@ -51,33 +51,33 @@ class Stack(Value):
 
 
 def space_of(layers: str) -> str:
-    """Where a workspace of limited size has its own file system, see `space`."""
+    """Return the mount point of the workspace's quota image, see `quota_image`."""
     return f"{layers}/space"
 
 
 def has_space(layers: str) -> bool:
-    """Whether everything that this workspace writes is in a file system of its own."""
+    """Return whether everything that this workspace writes is in a quota image."""
     return os.path.isdir(space_of(layers))
 
 
 def own_of(layers: str) -> str:
-    """The directory of the layers that the workspace itself writes."""
+    """Return the directory of the layers that the workspace itself writes."""
     return space_of(layers) if has_space(layers) else layers
 
 
 def read_stack(layers: str) -> Stack | None:
-    """The stack of the workspace whose layers these are, any interrupted freezing finished; None if there is none."""
+    """Return the stack of these layers, after finishing an interrupted freeze; None if there is none."""
     found = _load(layers)
     return found if isinstance(found, Stack) else None
 
 
 def is_damaged(layers: str) -> bool:
-    """Whether the stack file is there and is not what was written: cut short by a power failure, or rotten."""
+    """Return whether the stack file exists and is corrupt: truncated by a power failure, or damaged on the disk."""
     return _load(layers) is False
 
 
 def _load(layers: str) -> Stack | bool | None:
-    """The stack, None if there is no file, False if it is damaged."""
+    """Return the stack, None if there is no file, False if it is damaged."""
     try:
         with open(f"{layers}/stack", "rb") as file:
             header, _, rest = file.read().partition(b"\0")
@@ -103,7 +103,7 @@ def _load(layers: str) -> Stack | bool | None:
 
 
 def write_stack(layers: str, stack: Stack, *, sync: bool = False) -> None:
-    """Replace the stack file in one step; `sync` waits for the disk."""
+    """Replace the stack file atomically; `sync` waits for the disk."""
     rest = b"\0".join(
         [b"%d" % stack.number, os.fsencode(stack.freezing), *(os.fsencode(lower) for lower in stack.lowers)]
     )
@@ -111,7 +111,7 @@ def write_stack(layers: str, stack: Stack, *, sync: bool = False) -> None:
     temporary = f"{layers}/stack.new"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        if os.write(descriptor, text) < len(text):  # the disk filled up in the middle
+        if os.write(descriptor, text) < len(text):  # the disk filled up during the write
             raise OSError(ENOSPC, os.strerror(ENOSPC), temporary)
         if sync:
             sync_file(descriptor)
@@ -123,7 +123,7 @@ def write_stack(layers: str, stack: Stack, *, sync: bool = False) -> None:
 
 
 def move_stacks(workstead: str, moves: Moves) -> None:
-    """Rewrite the paths in every stack file after the home was moved or copied; nothing else is moved or looked at."""
+    """Rewrite the paths in every stack file after the home was moved or copied; no other file is touched."""
     for layers in (*_entries(f"{workstead}/layers"), *_entries(f"{workstead}/staging")):
         try:
             with open(f"{layers}/stack", "rb") as file:
@@ -138,7 +138,7 @@ def move_stacks(workstead: str, moves: Moves) -> None:
 
 
 def forget_stack(layers: str) -> None:
-    """Take a stack back that nothing was made of."""
+    """Delete a stack file whose layers were not made."""
     try:
         os.unlink(f"{layers}/stack")
     except FileNotFoundError:
@@ -148,12 +148,12 @@ def forget_stack(layers: str) -> None:
 def finish_freezing(stack: Stack) -> None:
     """Move the layer that is being frozen to its place, if it is not there yet."""
     if stack.freezing and not os.path.lexists(stack.lowers[0]):
-        make_folders(os.path.dirname(stack.lowers[0]))  # a power cut may take the new directory and leave the stack
+        make_folders(os.path.dirname(stack.lowers[0]))  # a power failure may lose the new directory and keep the stack
         os.rename(stack.freezing, stack.lowers[0])
 
 
 def stack_of(filled: Filled, place: Place) -> Stack:
-    """The stack of a mounted workspace; from its record if the file was lost before it reached the disk."""
+    """Return the stack of a mounted workspace; from its record if the file was lost before it reached the disk."""
     return read_stack(place.layers) or Stack(lowers=list(filled.layers), number=_newest_upper(place.layers))
 
 
@@ -163,47 +163,47 @@ def _newest_upper(layers: str) -> int:
 
 
 def has_upper(layers: str) -> bool:
-    """Whether the workspace has layers of its own."""
+    """Return whether the workspace has layers of its own."""
     return any(os.path.basename(entry).startswith("upper.") for entry in _entries(own_of(layers)))
 
 
 def private_of(place: Place) -> str:
-    """The directory that all layers of all workspaces have in common."""
+    """Return the directory that contains all layers of all workspaces."""
     return os.path.dirname(os.path.dirname(place.layers))
 
 
 def frozen_of(layers: str) -> str:
-    """The directory of the layers that several workspaces share, beside the layers of one."""
+    """Return the directory of the shared layers, beside the layers of one workspace."""
     return f"{os.path.dirname(os.path.dirname(layers))}/frozen"
 
 
 def new_frozen(place: Place) -> str:
-    """A path for a layer that will be shared; the directory is not made yet."""
+    """Return a path for a new shared layer; the directory is not made yet."""
     parent = frozen_of(place.layers)
     make_folders(parent)
     return f"{parent}/{os.urandom(10).hex()}"
 
 
 def work_of(place: Place) -> str:
-    """Where the files are, or are mounted."""
+    """Return the directory of the files, or their mount point."""
     return f"{place.root}/work"
 
 
 def reserve(place: Place, lowers: list[str]) -> None:
-    """Write a stack before its layers are made, so that `sweep` does not take them for waste."""
+    """Write a stack before its layers are made, so that `sweep` does not remove them as garbage."""
     os.makedirs(place.layers, 0o700, exist_ok=True)
     write_stack(place.layers, Stack(lowers=lowers))
 
 
 class Hold:
-    """The lock of one workspace's layers: nobody else mounts, unmounts or freezes meanwhile."""
+    """The lock of one workspace's layers: no other process mounts, unmounts or freezes them meanwhile."""
 
     def __init__(self, layers: str) -> None:
         self.layers = layers
         self.descriptor = -1
 
     def __enter__(self) -> None:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC  # the directory itself: no other file has to be made
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC  # the directory itself: no lock file needed
         try:
             self.descriptor = os.open(self.layers, flags)
         except FileNotFoundError:
@@ -223,17 +223,17 @@ class Hold:
 
 
 def frozen_in_use(workstead: str) -> set[str]:
-    """Every layer that some stack names: of a workspace, in the trash too, or of what is being built."""
+    """Return every layer that a stack names: of workspaces, also in the trash, and of staging directories."""
     return {lower for _, stack in stacks(workstead) for lower in stack.lowers}
 
 
 def users_of(workstead: str, layer: str) -> list[str]:
-    """The uids of the workspaces that stand on a layer."""
+    """Return the uids of the workspaces whose stack contains a layer."""
     return [os.path.basename(layers) for layers, stack in stacks(workstead) if layer in stack.lowers]
 
 
 def stacks(workstead: str) -> Iterator[tuple[str, Stack]]:
-    """Every stack with the directory that it is in: of workspaces, in the trash too, and of what is being built."""
+    """Yield every stack with its directory: of workspaces, also in the trash, and of staging directories."""
     for layers in _all_layers(workstead):
         stack = read_stack(layers)
         if stack:
@@ -241,7 +241,7 @@ def stacks(workstead: str) -> Iterator[tuple[str, Stack]]:
 
 
 def damaged_stacks(workstead: str) -> list[str]:
-    """The directories whose stack file is damaged: nobody knows which layers it named."""
+    """Return the directories whose stack file is damaged, so that its layers are unknown."""
     return [layers for layers in _all_layers(workstead) if is_damaged(layers)]
 
 
@@ -259,12 +259,13 @@ def _entries(directory: str) -> Iterator[str]:
 
 
 def sweep(workstead: str, *, keep: Iterable[str] = (), remove: bool = True) -> list[str]:
-    """Remove (or only name) shared layers that no workspace needs; `keep` names more of them, as in the trash."""
+    """Remove (or only return) shared layers that no workspace needs; `keep` names more layers to keep, as in the
+    trash."""
     from workstead.system.overlay import copying
 
-    present = list(_entries(f"{workstead}/frozen"))  # before the stacks are read: a stack is written before its layers
+    present = list(_entries(f"{workstead}/frozen"))  # before reading the stacks: a stack is written before its layers
     if damaged_stacks(workstead):
-        return []  # nobody knows which layers that stack named; mounting its workspace writes it again
+        return []  # its layers are unknown; mounting its workspace writes the stack again
     used = frozen_in_use(workstead) | set(keep)
     waste = sorted(path for path in present if path not in used)
     for path in waste if remove else ():

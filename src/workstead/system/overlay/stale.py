@@ -1,8 +1,8 @@
-"""Views that have lost sight of a directory.
+"""Detect stale overlay mounts, which list a directory as empty because its lower directory was deleted.
 
-Somebody removes a directory of the folder below an overlay, or goes to another branch there. Where the workspace has
-files of its own in that directory the kernel keeps both for one, and lists neither any more: the agent's files are
-there, and nobody sees them. Mounting anew heals it.
+It happens when a user deletes a directory of the folder below an overlay, or checks out another branch there. If the
+workspace has files of its own in that directory, the kernel keeps the merged directory cached and lists neither side:
+the agent's files exist, but are invisible. A remount repairs it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ORIGIN = {"trusted.overlay.origin", "user.overlay.origin"}
-_DEEPEST = 100  # two descriptors for each level; only directories that the folder had, too, are gone into
+_DEEPEST = 100  # two descriptors for each level; only directories that the folder had, too, are entered
 
 
 def is_stale(own: Iterable[str], view: str) -> bool:
-    """Whether a directory of the view lists nothing, though it has what one of the workspace's own layers has in it."""
+    """Return whether a directory of the view lists nothing, although one of the workspace's own layers has entries in
+    it."""
     try:
         with _opened(view) as seen:
             for layer in own:
@@ -28,7 +29,7 @@ def is_stale(own: Iterable[str], view: str) -> bool:
                     if _has_lost_sight(top, seen, 0):
                         return True
     except OSError:
-        return False  # it goes this moment, and is mounted when it is needed
+        return False  # being removed right now; it is mounted when it is needed
     return False
 
 
@@ -57,7 +58,7 @@ def _has_lost_below(layer: int, view: int, name: str, depth: int) -> bool:
                 return False
             with _opened(name, view) as seen:
                 return _has_lost_sight(below, seen, depth + 1)
-    except OSError:  # something else in a layer above, or gone this moment
+    except OSError:  # another kind of entry in a layer above, or just removed
         return False
 
 
@@ -75,6 +76,8 @@ def _is_there(fd: int, name: str) -> bool:
 
 
 def _is_of_both(fd: int) -> bool:
-    """Whether a layer below had this directory when the workspace began to change it. Else it is its own, as all in it:
-    what a build or an installation made is not looked through."""
+    """Return whether a lower layer had this directory when the workspace began to change it.
+
+    Otherwise it is the workspace's own, with everything in it: the output of a build or installation is not searched.
+    """
     return not _ORIGIN.isdisjoint(os.listxattr(fd))

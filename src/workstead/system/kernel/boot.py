@@ -1,12 +1,12 @@
-"""Which boot of this machine this is: what was true of its memory and caches in another one is not any more."""
+"""The id of the current boot: state of memory and caches from another boot is invalid."""
 
 from __future__ import annotations
 
-_ids: list[str] = []  # once it was read
+_ids: list[str] = []  # cache of the id
 
 
 def this_boot() -> str:
-    """The id of this boot."""
+    """Return the id of this boot."""
     if not _ids:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             _ids.append(file.read().strip().decode())

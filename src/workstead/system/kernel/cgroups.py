@@ -1,9 +1,9 @@
-"""Control groups: limits that hold for all processes of a run together, and a list of them that cannot be escaped.
+"""Control groups (cgroups): limits for all processes of a run together, and a list of them that they cannot escape.
 
-Both versions, because distributions mix them: a hierarchy of version 1 per controller, one hierarchy of version 2 for
-the rest. A run's group is made beneath the group we live in, so that whatever holds us holds it too. Version 2 allows
-processes only in leaves; where our own group therefore cannot have children with controllers, the nearest ancestor
-that has handed them out is taken, as a sibling of ours.
+Both versions are supported, because distributions mix them: a version 1 hierarchy per controller, one version 2
+hierarchy for the rest. A run's group is made beneath our own group, so that limits on us apply to it too. Version 2
+allows processes only in leaves; if our own group therefore cannot have children with controllers, the group is made in
+the nearest ancestor that delegates them, as a sibling of ours.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SIGKILL = 9
-_CONTROLLERS = ("memory", "pids", "cpu", "freezer")  # the last is one in version 1 only; in version 2 any group can
+# freezer is a controller in version 1 only; in version 2 any group can freeze
+_CONTROLLERS = ("memory", "pids", "cpu", "freezer")
 _CPU_PERIOD = 100_000  # microseconds
 
 
 class Group(Value):
-    """The directories of one run's group, one in each hierarchy that it uses."""
+    """The directories of one run's control group, one in each hierarchy that it uses."""
 
     name: str
     directories: dict[str, str]  # controller -> directory; those of version 2 share one
@@ -34,7 +35,7 @@ class Group(Value):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Every directory once."""
+        """Return every directory once."""
         return tuple(dict.fromkeys(self.directories.values()))
 
 
@@ -59,7 +60,7 @@ def _unescape(text: str) -> str:
 
 
 def find_parents(proc: str = "/proc/self") -> dict[str, tuple[int, str]]:
-    """For each controller that is mounted: the version and the directory of our own group."""
+    """Return, for each mounted controller, the version and the directory of our own group."""
     mounts: list[
         tuple[str, str, set[str]]
     ] = []  # (root within the hierarchy, mount point, controllers; {""} is version 2)
@@ -85,13 +86,13 @@ def find_parents(proc: str = "/proc/self") -> dict[str, tuple[int, str]]:
 
 
 def _handed_out(point: str, directory: str, taken: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """Where version 2 lets us make a group with controllers: our own group, or the nearest ancestor that has some."""
+    """Return the version 2 groups in which we can make a group with controllers: our own, or the nearest ancestor."""
     wanted = [name for name in _CONTROLLERS if name not in taken]
     while directory.startswith(point):
         ready = _read(f"{directory}/cgroup.subtree_control").split()
         for name in wanted:
             if name not in ready and name in _read(f"{directory}/cgroup.controllers").split():
-                with contextlib.suppress(OSError):  # EBUSY: has processes of its own; EACCES: not ours
+                with contextlib.suppress(OSError):  # EBUSY: it contains processes; EACCES: not ours
                     _write(f"{directory}/cgroup.subtree_control", f"+{name}")
         ready = _read(f"{directory}/cgroup.subtree_control").split()
         if any(name in ready for name in wanted) and os.access(directory, os.W_OK):
@@ -103,7 +104,7 @@ def _handed_out(point: str, directory: str, taken: Iterable[str]) -> dict[str, t
 
 
 def _settings(limits: Limits, controller: str, version: int) -> list[tuple[str, str]]:
-    """Files to write, in order; a name with a question mark may be missing."""
+    """Return the files to write with their values, in order; a file with a question mark may be missing."""
     if controller == "memory" and limits.memory_bytes is not None:
         size = str(limits.memory_bytes)
         if version == 1:
@@ -122,10 +123,10 @@ def _settings(limits: Limits, controller: str, version: int) -> list[tuple[str, 
 
 
 def make(name: str, limits: Limits, parents: dict[str, tuple[int, str]] | None = None, *, listed: bool = True) -> Group:
-    """Make a group that holds what can be held of the limits; a controller that cannot be had is not in the group.
+    """Make a group that enforces as many of the limits as possible; an unavailable controller is not in the group.
 
-    Without limits there is one hierarchy, if the processes are to be `listed`. No more than needed: entering a group
-    of version 2 waits for the kernel's grace period, some 10 ms."""
+    Without limits, one hierarchy is used, if the processes are to be `listed`. No more than needed: entering a version
+    2 group waits for the kernel's RCU grace period, some 10 ms."""
     group = Group(name=name, directories={}, version={})
     found = find_parents() if parents is None else parents
     wanted = [controller for controller, (version, _) in found.items() if _settings(limits, controller, version)]
@@ -154,17 +155,17 @@ def make(name: str, limits: Limits, parents: dict[str, tuple[int, str]] | None =
 
 
 def processes(group: Group) -> set[int]:
-    """The ids of all processes in the group."""
+    """Return the ids of all processes in the group."""
     return {int(line) for path in group.paths for line in _read(f"{path}/cgroup.procs").split()}
 
 
 def can_freeze(group: Group) -> bool:
-    """Whether all processes of the group can be stopped at once."""
+    """Return whether all processes of the group can be frozen at once."""
     return "freezer" in group.directories or 2 in group.version.values()
 
 
 def start_freezing(group: Group) -> None:
-    """Ask the kernel to stop every process of the group; `is_frozen` tells when it is done."""
+    """Ask the kernel to freeze every process of the group; `is_frozen` returns True when it is done."""
     for path in group.paths:
         for name, text in (("freezer.state", "FROZEN"), ("cgroup.freeze", "1")):
             with contextlib.suppress(OSError):
@@ -172,14 +173,14 @@ def start_freezing(group: Group) -> None:
 
 
 def is_frozen(group: Group) -> bool:
-    """Whether nothing in the group runs any more; what is in the kernel goes on until it leaves it."""
+    """Return whether all processes of the group are frozen; a system call continues until it leaves the kernel."""
     if directory := group.directories.get("freezer"):
         return _read(f"{directory}/freezer.state").strip() == "FROZEN"
     return any(_field(_read(f"{path}/cgroup.events"), "frozen") for path in group.paths)
 
 
 def thaw(group: Group) -> None:
-    """Let every process of the group go on."""
+    """Resume every process of the group."""
     for path in group.paths:
         for name, text in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
             with contextlib.suppress(OSError):
@@ -187,12 +188,12 @@ def thaw(group: Group) -> None:
 
 
 def kill(group: Group, *, wait_seconds: float = 5.0) -> bool:
-    """Kill until nothing is left; False if something still lingers (in an uninterruptible wait) when time is up."""
+    """Kill until no process is left; return False if one remains (in an uninterruptible wait) after the timeout."""
     end = time.monotonic() + wait_seconds
     pause = 0.0005
-    thaw(group)  # in version 1 nothing that is frozen dies
+    thaw(group)  # in version 1 a frozen process does not die
     for path in group.paths:
-        with contextlib.suppress(OSError):  # version 2 since Linux 5.14: all of them in one stroke, forks included
+        with contextlib.suppress(OSError):  # version 2 since Linux 5.14: kills all at once, including forks
             _write(f"{path}/cgroup.kill", "1")
     while left := processes(group):
         for pid in left:
@@ -206,7 +207,7 @@ def kill(group: Group, *, wait_seconds: float = 5.0) -> bool:
 
 
 def remove(group: Group, *, wait_seconds: float = 2.0) -> bool:
-    """Remove the empty group; a dying process keeps it busy for a moment."""
+    """Remove the empty group; retry while a dying process keeps it busy."""
     end = time.monotonic() + wait_seconds
     for path in group.paths:
         while True:
@@ -232,7 +233,7 @@ def _field(text: str, name: str) -> int:
 
 
 def usage(group: Group) -> dict[str, int]:
-    """What happened at the limits: `oom_kills`, `refused_forks`, `throttled_periods`; absent is unknown."""
+    """Return counters of the limits: `oom_kills`, `refused_forks`, `throttled_periods`; a missing one is unknown."""
     found: dict[str, int] = {}
     if memory := group.directories.get("memory"):
         events = "memory.oom_control" if group.version["memory"] == 1 else "memory.events"
@@ -250,7 +251,7 @@ def usage(group: Group) -> dict[str, int]:
 
 
 def find(name: str, parents: dict[str, tuple[int, str]] | None = None) -> Group:
-    """The group of a run whose supervisor died: what is left of it, to be killed and removed."""
+    """Return the remaining group of a run whose supervisor died, to be killed and removed."""
     group = Group(name=name, directories={}, version={})
     for controller, (version, parent) in (find_parents() if parents is None else parents).items():
         if os.path.isdir(f"{parent}/{name}"):

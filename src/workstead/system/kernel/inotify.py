@@ -1,8 +1,8 @@
-"""The kernel's own notices about directories.
+"""inotify: change events of directories.
 
-A watch is on a directory itself, not on its name: it goes with the directory when that is moved, and asking again for
-a directory that is watched gives the same number. That number therefore says which directory it is, better than an
-inode number, which may be given to another one as soon as it is free.
+A watch is on a directory itself, not on its name: it stays with the directory when that is moved, and adding a watch
+for an already watched directory returns the same number. That number therefore identifies the directory better than an
+inode number, which is reused as soon as it is free.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MODIFY, ATTRIB = 0x2, 0x4
 DELETE_SELF, MOVE_SELF = 0x400, 0x800
 UNMOUNT, OVERFLOW, IGNORED = 0x2000, 0x4000, 0x8000
 _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x8, 0x40, 0x80, 0x100, 0x200
-CHANGES = MODIFY | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE  # of content and names
+CHANGES = MODIFY | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE  # changes of content and names
 _ONLY_DIRECTORIES, _NOT_UNLINKED = 0x01000000, 0x04000000
 _MASK = (
     (MODIFY | ATTRIB | _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | DELETE_SELF | MOVE_SELF)
@@ -31,11 +31,11 @@ _MASK = (
 )
 _HEADER = struct.Struct("iIII")
 _READ_BYTES = 1 << 18
-_MAX_READS = 64  # somebody may write faster than we read
+_MAX_READS = 64  # limit: other processes may write faster than we read
 
 
 class Inotify:
-    """One queue of notices. Its descriptor is a file of Python's, closed with it at the latest."""
+    """One inotify queue. Its descriptor is a Python file object, so garbage collection closes it."""
 
     def __init__(self) -> None:
         descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -44,26 +44,26 @@ class Inotify:
         self._queue = open(descriptor, "rb", buffering=0)  # noqa: SIM115
 
     def close(self) -> None:
-        """Give the queue and all its watches back."""
+        """Close the queue with all its watches."""
         self._queue.close()
 
     def fileno(self) -> int:
-        """Of the queue, to wait for."""
+        """Return the queue's descriptor, for poll."""
         return self._queue.fileno()
 
     def watch(self, folder: int) -> int:
-        """Watch an open directory, whatever its name is; gives the number that its notices carry."""
+        """Watch an open directory, independent of its name; return the number that its events carry."""
         number: int = libc.inotify_add_watch(self._queue.fileno(), b"/proc/self/fd/%d" % folder, _MASK)
         if number < 0:
             raise _error()
         return number
 
     def forget(self, number: int) -> None:
-        """Watch a directory no longer; it may be gone already."""
+        """Stop watching a directory; it may be gone already."""
         libc.inotify_rm_watch(self._queue.fileno(), number)
 
     def wait(self, seconds: float) -> bool:
-        """Whether a notice came within the time."""
+        """Return whether an event arrived within the timeout."""
         import select
 
         poll = select.poll()
@@ -71,7 +71,7 @@ class Inotify:
         return bool(poll.poll(max(0.0, seconds) * 1000))
 
     def notices(self) -> Iterator[tuple[int, int, str]]:
-        """What has come: the watch, what happened, and the name in the directory ("" for itself)."""
+        """Yield the pending events: watch number, mask, and name in the directory ("" for the directory itself)."""
         for _ in range(_MAX_READS):
             data = self._queue.read(_READ_BYTES)
             if not data:
@@ -84,7 +84,7 @@ class Inotify:
 
 
 def most_watches() -> int:
-    """How many directories all programs of a user together may watch."""
+    """Return the kernel's limit of inotify watches for all programs of a user together."""
     with open("/proc/sys/fs/inotify/max_user_watches", "rb") as file:
         return int(file.read())
 

@@ -1,8 +1,9 @@
-"""Landlock: what a program may do with files, enforced beneath the mounts and without them.
+"""Landlock: restrict a program's file access, independent of the mounts.
 
-The second wall. It does not see sockets bound to a path, `stat`, or descriptors that are open already, so it never
-stands alone. Rules grant; nothing can be taken away beneath a granted directory. Each version of the kernel interface
-knows more rights, and a right that is not handled is not checked: the version found belongs in the statement.
+It is the second line of defence: it does not cover sockets bound to a path, `stat`, or open descriptors, so it is never
+used alone. Rules only grant rights; a right granted for a directory cannot be revoked beneath it. Each version of the
+kernel interface adds rights, and rights it does not know are not checked, so the version found is part of the run's
+enforcement record.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ _HANDLED_SINCE = {1: (1 << 13) - 1, 2: _REFER, 3: _TRUNCATE, 5: IOCTL_DEV}
 _SCOPED_SINCE = {6: _SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS}
 
 READ = EXECUTE | READ_FILE | READ_DIR
-# no device nodes: a confined program has no use for them and the mounts are nodev anyway
+# no device nodes: a confined program does not need them, and the mounts are nodev anyway
 WRITE = (
     READ | WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _MAKE_SOCK | _MAKE_FIFO | _MAKE_SYM
     | _REFER | _TRUNCATE
 )  # fmt: skip
-USE = READ_FILE | READ_DIR | WRITE_FILE | _TRUNCATE | IOCTL_DEV  # devices and /proc: used, not made or executed
-FILE_ONLY = EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE | IOCTL_DEV  # the rights that make sense for a single file
+USE = READ_FILE | READ_DIR | WRITE_FILE | _TRUNCATE | IOCTL_DEV  # devices and /proc: use only, no creation or execution
+FILE_ONLY = EXECUTE | WRITE_FILE | READ_FILE | _TRUNCATE | IOCTL_DEV  # the rights that apply to a single file
 
 
 def find_version() -> int:
-    """The version of the kernel's interface, 0 where there is none or it is switched off."""
+    """Return the Landlock ABI version; 0 if the kernel has none or it is disabled."""
     try:
         return syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG)
     except OSError:
@@ -46,8 +47,8 @@ def _up_to(version: int, since: dict[int, int]) -> int:
 
 
 def ruleset(version: int) -> bytes:
-    """`struct landlock_ruleset_attr` as this version takes it: every right to files, every scope; ports are left to
-    the network namespace."""
+    """Return `struct landlock_ruleset_attr` for this version: every file right and every scope; ports are left to the
+    network namespace."""
     if version < 1:
         return b""
     handled = _up_to(version, _HANDLED_SINCE)
@@ -59,5 +60,5 @@ def ruleset(version: int) -> bytes:
 
 
 def grant(rights: int, version: int) -> int:
-    """The part of the rights that this version handles; it refuses the others."""
+    """Return the rights that this version knows; the kernel rejects a rule with others."""
     return rights & _up_to(version, _HANDLED_SINCE)

@@ -1,7 +1,7 @@
-"""System calls that Python has no function for.
+"""System calls without a function in Python's standard library.
 
-One prepared `syscall` with errno turned into OSError, as the `os` module does it. Numbers are those of the unified
-table (424 and up), which are the same on every architecture; older calls are named in the module that needs them.
+One prepared `syscall` that turns errno into OSError, as the `os` module does. Numbers are those of the unified table
+(424 and up), which are the same on every architecture; older calls are defined in the module that needs them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Locks that end with their holder: byte ranges of one file, one for each key.
+"""Locks that the kernel releases when their process dies: byte ranges of one file, one for each key.
 
-Open-file-description locks belong to the descriptor: threads exclude each other as processes do, and the kernel gives
-the lock back when the holder dies, however it dies. That is also how repair knows that nobody is at work any more.
-One file holds all keys, so that no lock file is left behind for each workspace that ever was.
+Open-file-description locks belong to the descriptor: threads exclude each other as processes do, and the kernel
+releases the lock when its process dies, for whatever reason. Repair uses this to know that no process is working on a
+workspace any more. One file holds the locks of all keys, so that no lock file is left behind for each former workspace.
 
-No wait is for ever: a holder that was stopped (SIGSTOP, a debugger) does not go on by itself, so a wait ends early when
-it finds one, and `Held` says who it is.
+No wait is unlimited: a process that was stopped (SIGSTOP, a debugger) does not continue by itself, so a wait ends early
+when the lock's owner is stopped, and `Held` names that process.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-LOOK_SECONDS = 3.0  # after that long a waiter looks whether the holder is stopped, and again after as long
+LOOK_SECONDS = 3.0  # after this time a waiter checks whether the lock's owner is stopped, and again each time
 
 
 class Held(Exception):
-    """Somebody else holds the lock; `holder` says who, if anybody waited for it."""
+    """Another process has the lock; `holder` describes it, if there was a wait for the lock."""
 
     def __init__(self, key: str, holder: str = "") -> None:
         super().__init__(key)
@@ -36,8 +36,8 @@ class Held(Exception):
 
 @contextmanager
 def hold(path: str, key: str, *, wait_seconds: float = 0.0, shared: bool = False) -> Iterator[None]:
-    """Hold the lock of a key, alone or with others who share it, or raise Held after waiting that long for it."""
-    # Two keys that meet in 62 bits would wait for each other, which harms nobody.
+    """Hold the exclusive or shared lock of a key; raise Held after the timeout."""
+    # A collision of two keys in 62 bits only makes them wait for each other, which is harmless.
     offset = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big") >> 2
     request = struct.pack("hhqqi", fcntl.F_RDLCK if shared else fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -51,7 +51,7 @@ def hold(path: str, key: str, *, wait_seconds: float = 0.0, shared: bool = False
 
 @contextmanager
 def hold_folder(path: str, *, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Hold a directory itself, whoever else on this machine may want it; leaves nothing in it."""
+    """Lock a directory itself, against every process of this machine; no lock file is left in it."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         take(descriptor, path, wait_seconds=wait_seconds)
@@ -61,14 +61,14 @@ def hold_folder(path: str, *, wait_seconds: float = 0.0) -> Iterator[None]:
 
 
 def take(descriptor: int, key: str, *, kind: int = fcntl.LOCK_EX, wait_seconds: float = 60.0) -> None:
-    """Lock an open file as a whole, or raise Held after waiting that long; closing it gives the lock back."""
+    """Lock an open file as a whole, or raise Held after the timeout; closing the file releases the lock."""
     _wait_for(
         lambda: fcntl.flock(descriptor, kind | fcntl.LOCK_NB), key, wait_seconds, lambda: _find_holder(descriptor)
     )
 
 
 def describe(pid: int) -> str:
-    """A process as people know it: what it was started as, and whether it is stopped."""
+    """Describe a process for an error message: its command line, and whether it is stopped."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             command = file.read(200).replace(b"\0", b" ").decode(errors="replace").strip()
@@ -78,7 +78,7 @@ def describe(pid: int) -> str:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process was stopped, by a signal or a debugger."""
+    """Return whether a process was stopped, by a signal or a debugger."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] in "Tt"
@@ -87,15 +87,15 @@ def is_stopped(pid: int) -> bool:
 
 
 def _find_holder(descriptor: int, offset: int | None = None) -> int:
-    """The process that holds a file's lock, or that of one byte of it; one that is stopped first; 0 if nobody is found.
+    """Return the process that has the lock of a file, or of one byte of it; a stopped one first; 0 if none is found.
 
-    The kernel's table of locks does not say whose a lock of an open file description is: the descriptors do."""
+    /proc/locks does not name the process of an open-file-description lock; /proc/PID/fdinfo does."""
     wanted = os.fstat(descriptor)
     found = 0
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             names = os.listdir(f"/proc/{pid}/fd")
-        except OSError:  # another user's, or gone
+        except OSError:  # another user's process, or ended
             continue
         if any(_holds(pid, name, wanted, offset) for name in names):
             found = int(pid)

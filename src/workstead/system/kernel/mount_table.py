@@ -1,8 +1,8 @@
-"""Which mounts there are, who sees them and who uses them.
+"""Query the mount table: mounts, the namespaces that show them, and the processes that use them.
 
-The text in `/proc/PID/mountinfo` costs some microseconds for every mount of the machine, and each workspace is one. So
-where the kernel can be asked by number (`listmount` and `statmount`, Linux 6.8; of another namespace, 6.11) it is asked
-for what is newer than something we know: numbers only grow and are never given twice. The text is the fallback.
+Reading `/proc/PID/mountinfo` costs some microseconds for every mount of the machine, and each workspace is one. So
+where the kernel supports queries by mount id (`listmount` and `statmount`, Linux 6.8; for another namespace, 6.11),
+only mounts newer than a known one are requested: ids only grow and are never reused. mountinfo is the fallback.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ _STATMOUNT = 457
 _LISTMOUNT = 458
 _WHOLE_TREE = 0xFFFFFFFFFFFFFFFF
 _NS_GET_MNTNS_ID = 0x8008B705
-_DEVICE = 0x1  # what is wanted of statmount: the device
-_POINT = 0x10  # where it is mounted
-_TEXT_AT = 512  # in its answer, where texts begin
+_DEVICE = 0x1  # fields requested from statmount: the device
+_POINT = 0x10  # the mount point
+_TEXT_AT = 512  # offset of the strings in its answer
 _STATX_UNIQUE_ID = 0x4000
 _STATX_MOUNT_ROOT = 0x2000
 _AT_FDCWD = -100
 _AT_SYMLINK_NOFOLLOW = 0x100
 _PAGE = 512
-_MANY_NEW = 16  # so many mounts are looked at again each time before they are written down
+_MANY_NEW = 16  # rewrite the cache file only after this many new mounts
 
 
 class Mounted(Value):
-    """The file system that is mounted at a place."""
+    """The file system that is mounted at a path."""
 
     device: int
-    number: int = 0  # of the mount; 0 where the kernel gives none
+    number: int = 0  # id of the mount; 0 if the kernel has no unique ids
 
 
 def mounted_at(path: str) -> Mounted:
-    """What is mounted at a path, or what the path lies on."""
+    """Return the file system that is mounted at a path, or that contains it."""
     status = os.lstat(path)
     return Mounted(device=status.st_dev, number=_ask_statx(path)[0])
 
@@ -57,7 +57,7 @@ class _Statx(ctypes.Structure):
 
 
 def _ask_statx(path: str) -> tuple[int, bool]:
-    """The number of the mount that a path is on, and whether the path is its root."""
+    """Return the id of the mount that a path is on, and whether the path is its root."""
     answer = _Statx()
     arguments = (ctypes.c_int(_AT_SYMLINK_NOFOLLOW), ctypes.c_uint(_STATX_UNIQUE_ID), ctypes.byref(answer))
     if libc.statx(ctypes.c_int(_AT_FDCWD), ctypes.c_char_p(os.fsencode(path)), *arguments) != 0:
@@ -80,7 +80,7 @@ def _request(mount: int, parameter: int, namespace: int) -> _Request:
 
 
 def _newer_than(number: int, namespace: int = 0) -> list[int]:
-    """The numbers of all mounts of a namespace, ours if it is 0, that were made after this one."""
+    """Return the ids of all mounts of a namespace (0: ours) that are newer than this one."""
     found: list[int] = []
     page = (ctypes.c_uint64 * _PAGE)()
     while True:
@@ -113,21 +113,21 @@ def _device_of(number: int, namespace: int) -> int:
 
 
 def mounts_below(path: str, *, memory: str, besides: Sequence[str] = ()) -> list[str]:
-    """Where other file systems are mounted inside a directory; an overlay of it does not show them.
+    """Return the mount points of other file systems inside a directory; an overlay of it does not show them.
 
-    Every mount is looked at once, and then known by the file `memory`; those inside `besides` are ours, and left out.
+    Every mount is queried once, and then cached in the file `memory`; mounts inside `besides` are ours, and left out.
     An old mount that was moved into the directory is not found.
     """
     prefix = os.fsencode(path.rstrip("/")) + b"/"
     try:
         points = _known_points(memory, [os.fsencode(each.rstrip("/")) + b"/" for each in besides])
-    except OSError:  # an older kernel, or a filter that does not know these calls
+    except OSError:  # an older kernel, or a seccomp filter that does not know these calls
         points = _points_in_text()
     return sorted({os.fsdecode(each) for each in _starting_with(prefix, points) if _ask_statx(os.fsdecode(each))[1]})
 
 
 def _starting_with(prefix: bytes, points: bytes) -> Iterator[bytes]:
-    """Of paths between NULs, those that begin so."""
+    """Yield the NUL-separated paths that begin with a prefix."""
     at = points.find(b"\0" + prefix)
     while at >= 0:
         yield points[at + 1 : points.index(b"\0", at + 1)]
@@ -183,11 +183,11 @@ def _points_in_text() -> bytes:
 
 
 def seen_elsewhere(mounted: Mounted, *, besides: int) -> list[int]:
-    """Processes, one for each mount namespace but that of `besides`, in which this file system is visible.
+    """Return one process for each mount namespace, except that of `besides`, in which this file system is visible.
 
-    A sandbox binds the workspace into a namespace of its own. Our mount can then be taken away without a complaint
-    while the file system lives on over there, so EBUSY alone does not tell whether anybody still writes. Over there it
-    is a copy of our mount, so its number is higher.
+    A sandbox binds the workspace into its own namespace. Our mount can then be unmounted without an error while the
+    file system stays mounted there, so the absence of EBUSY does not prove that no process writes. The mount there is a
+    copy of ours, so its id is higher.
     """
     return [process for process in _other_namespaces(besides) if _shows(process, mounted)]
 
@@ -196,7 +196,7 @@ def _shows(process: int, mounted: Mounted) -> bool:
     try:
         if mounted.number:
             return _shows_by_number(process, mounted)
-    except OSError:  # it ended, its namespace is not ours to ask about, or the kernel cannot be asked
+    except OSError:  # it ended, access to its namespace is denied, or the kernel has no such query
         pass
     wanted = f" {os.major(mounted.device)}:{os.minor(mounted.device)} ".encode()
     return wanted in _mounts_of(process)
@@ -221,7 +221,7 @@ def _is_of(number: int, namespace: int, device: int) -> bool:
 
 
 def bound_elsewhere(paths: Sequence[str]) -> list[int]:
-    """The same for plain directories: processes in whose mount namespace one of them is bound somewhere."""
+    """Like `seen_elsewhere` for plain directories: processes in whose mount namespace one of them is bind-mounted."""
     wanted = [b" %s %s " % _place_in_file_system(os.path.realpath(path)) for path in paths]
     return [
         process
@@ -231,7 +231,7 @@ def bound_elsewhere(paths: Sequence[str]) -> list[int]:
 
 
 def _place_in_file_system(path: str) -> tuple[bytes, bytes]:
-    """Device and path below the device's own root, spelled as mountinfo spells them."""
+    """Return device and path below the device's root, formatted as in mountinfo."""
     status = os.lstat(path)
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}".encode()
     name, best, root = os.fsencode(path), b"", b"/"
@@ -250,19 +250,19 @@ def _mounts_of(process: int) -> bytes:
     try:
         with open(f"/proc/{process}/mountinfo", "rb") as file:
             return file.read()
-    except OSError:  # it ended meanwhile, or is not ours to look at
+    except OSError:  # it ended meanwhile, or access is denied
         return b""
 
 
 def _other_namespaces(besides: int) -> Iterator[int]:
-    """One process for each other mount namespace that we may look into."""
+    """Yield one process for each other mount namespace that we can access."""
     seen = {os.readlink(f"/proc/{besides}/ns/mnt")}
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         try:
             namespace = os.readlink(f"/proc/{name}/ns/mnt")
-        except OSError:  # it ended meanwhile, or is not ours to look at
+        except OSError:  # it ended meanwhile, or access is denied
             continue
         if namespace not in seen:
             seen.add(namespace)
@@ -270,7 +270,8 @@ def _other_namespaces(besides: int) -> Iterator[int]:
 
 
 def users_of(path: str) -> list[int]:
-    """Processes that work in a directory or have something open below it, as far as we may look."""
+    """Return processes that have their working directory or an open file below a directory, as far as we have
+    access."""
     inside = path.rstrip("/") + "/"
 
     def is_inside(link: str) -> bool:
@@ -281,12 +282,12 @@ def users_of(path: str) -> list[int]:
 
 
 def users_of_device(device: int) -> list[int]:
-    """Processes that work in a file system or have something of it open, in whatever namespace."""
+    """Return processes that have their working directory or an open file on a file system, in any namespace."""
     return _processes_with(lambda link: os.stat(link).st_dev == device)
 
 
 def _processes_with(matches: Callable[[str], bool]) -> list[int]:
-    """Other processes of which the working directory, the root or an open file matches."""
+    """Return other processes whose working directory, root or an open file matches."""
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():

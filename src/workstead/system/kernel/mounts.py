@@ -1,15 +1,15 @@
-"""Mounts, by system calls.
+"""Mount and unmount by system calls on descriptors.
 
-There is no `mount` program here, no text to quote and no path that could be changed between a check and its use: layers
-are opened, and the kernel is given descriptors. A new mount is *detached* at first, a descriptor that nobody else can
-see, and becomes visible by one `move_mount` onto an open directory. A process that dies in between leaves nothing.
+No `mount` program is called, no text is quoted, and no path can change between a check and its use: layers are opened,
+and the kernel gets descriptors. A new mount is *detached* at first, a descriptor that no other process can see, and
+becomes visible by one `move_mount` onto an open directory. A process that dies in between leaves nothing behind.
 
-The new interface takes detached mounts as layers since Linux 6.15. Of such a layer mountinfo shows the path within
-that mount, `/` or `/upper.0`, and so no path of the host to an agent that reads its own mountinfo. On an older kernel
-the same is done by `mount(2)` in a private directory, with lower layers parked beside it while the overlay is made (it
-keeps clones of its own), and mountinfo shows `/proc/self/fd/N`; idmapped layers below an overlay need 5.19.
+Since Linux 6.15 the new mount API accepts detached mounts as layers. For such a layer mountinfo shows the path within
+that mount, `/` or `/upper.0`, so an agent that reads its own mountinfo sees no path of the host. On an older kernel the
+fallback is `mount(2)` in a private directory, with lower layers attached beside it while the overlay is made (it keeps
+clones of its own), and mountinfo shows `/proc/self/fd/N`; idmapped layers below an overlay need 5.19.
 
-Importing this module loads ctypes: it is imported where a mount is made, not at the top of a module.
+Importing this module loads ctypes: import it where a mount is made, not at the top of a module.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-# In the unified table, so the same everywhere.
+# System call numbers of the unified table, the same on every architecture.
 _OPEN_TREE = 428
 _MOVE_MOUNT = 429
 _FSOPEN = 430
 _FSCONFIG = 431
 _FSMOUNT = 432
 _MOUNT_SETATTR = 442
-_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}  # s390x swaps the first two arguments; left out
+_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}  # s390x swaps the first two arguments, so it is not supported
 
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
@@ -74,21 +74,21 @@ class _MountAttr(ctypes.Structure):
 
 
 class Lower:
-    """A lower layer: a directory, and the user namespace through which its owners are seen."""
+    """A lower layer: a directory, and optionally the user namespace that maps its owners."""
 
     def __init__(self, path: str, userns: int | None = None) -> None:
         self.path = path
         self.userns = userns
 
     def open(self, *, detached: bool) -> int:
-        """A descriptor of the layer; a detached mount of its own where owners are mapped, or if asked for."""
+        """Return a descriptor of the layer; a detached mount if owners are mapped, or if `detached`."""
         if self.userns is not None:
             return idmapped(self.path, self.userns)
         if detached:
             try:
                 return _clone_tree(self.path)
             except OSError as error:
-                if error.errno != errno.EINVAL:  # in a user namespace: something is mounted in the layer
+                if error.errno != errno.EINVAL:  # in a user namespace: the layer contains another mount
                     raise
         return os.open(self.path, _DIRECTORY)
 
@@ -102,10 +102,10 @@ def overlay(
     scratch: str,
     modern: bool = True,
 ) -> int:
-    """A detached overlay mount, lowers from top to bottom, without set-uid programs and devices.
+    """Return a detached overlay mount, lowers from top to bottom, with nosuid and nodev.
 
     `upper` and `work` are in the same directory, one of ours. `scratch` is a private directory that old kernels need
-    for a moment; `modern=False` takes their way for a test.
+    temporarily; `modern=False` forces their code path in a test.
     """
     refused = OSError(errno.ENOSYS, "the old way was asked for")
     if modern:
@@ -123,7 +123,8 @@ def overlay(
 
 @contextmanager
 def _opened(lowers: Sequence[Lower], upper: str, work: str, *, detached: bool) -> Iterator[tuple[list[int], int, int]]:
-    """The lower layers, the upper one and the kernel's own directory; these two on one mount, as the kernel wants."""
+    """Open the lower layers, the upper layer and the work directory; the last two on one mount, as the kernel
+    requires."""
     with ExitStack() as stack:
 
         def held(descriptor: int) -> int:
@@ -172,7 +173,7 @@ def _configure(context: int, command: int, key: str | None, value: bytes | None,
 
 
 def _explanation(context: int) -> str:
-    """What the kernel wrote about the last failure, without its `e overlay:` mark."""
+    """Return the kernel's message about the last failure, without its `e overlay:` prefix."""
     lines = []
     while True:
         try:
@@ -191,7 +192,7 @@ def _overlay_by_path(
     scratch: str,
     refused: OSError,
 ) -> int:
-    """The same by `mount(2)`: on a directory of ours, cloned off it, and taken away from there again."""
+    """Return a detached overlay by `mount(2)`: mount on a directory of ours, clone the mount, and unmount it there."""
     places: list[str] = []
     reopened: list[int] = []
     mounted = os.path.join(scratch, "mounted")
@@ -212,7 +213,7 @@ def _overlay_by_path(
         try:
             _mount("overlay", mounted, "overlay", _MS_NOSUID | _MS_NODEV, ",".join(text))
         except OSError as error:
-            # Two refusals: the one of the newer interface says why, unless it only said that it does not exist.
+            # Both APIs failed: the error of the newer one has the reason, unless it is only unsupported.
             raise (error if refused.errno in (errno.ENOSYS, errno.EBADF) else refused) from None
         places.append(mounted)
         return _clone_tree(mounted)
@@ -245,17 +246,17 @@ def _clone_tree(path: str, *, nofollow: bool = False) -> int:
 
 
 def clone(path: str) -> int:
-    """A detached mount of the directory at `path`, without what is mounted below it."""
+    """Return a detached mount of the directory at `path`, without mounts below it."""
     return _clone_tree(path, nofollow=True)
 
 
 def mount_device(device: str, target: str, kind: str, options: str) -> None:
-    """Mount the file system on a device, without set-uid programs and devices."""
+    """Mount the file system on a device, with nosuid and nodev."""
     _mount(device, target, kind, _MS_NOSUID | _MS_NODEV, options)
 
 
 def idmapped(path: str, userns: int) -> int:
-    """A detached clone of the mount at `path` that shows owners through the namespace; the directory is not touched."""
+    """Return a detached clone of the mount at `path` that maps owners by the namespace; the directory is unchanged."""
     tree = _clone_tree(path)
     wanted = _MountAttr(_MOUNT_ATTR_IDMAP, 0, 0, userns)
     try:
@@ -274,7 +275,7 @@ def idmapped(path: str, userns: int) -> int:
 
 
 def attach(mount: int, path: str) -> None:
-    """Make a detached mount visible at a directory; a link in the last place is refused, not followed."""
+    """Make a detached mount visible at a directory; a link as the last component is refused, not followed."""
     target = os.open(path, _DIRECTORY | os.O_NOFOLLOW)
     try:
         syscall(
@@ -290,7 +291,7 @@ def attach(mount: int, path: str) -> None:
 
 
 def unmount(path: str, *, lazily: bool = False) -> None:
-    """Take the uppermost mount at `path` away; `lazily` also when it is in use, for which it lives on unseen."""
+    """Unmount the topmost mount at `path`; `lazily` also when it is in use: it then exists invisibly for its users."""
     flags = _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazily else 0)
     if libc.umount2(ctypes.c_char_p(os.fsencode(path)), ctypes.c_int(flags)) != 0:
         code = ctypes.get_errno()
@@ -298,7 +299,7 @@ def unmount(path: str, *, lazily: bool = False) -> None:
 
 
 def take_off(path: str) -> int:
-    """Take the uppermost mount at `path` away if nobody uses it; give what is left of it, a mount that nobody sees."""
+    """Unmount the topmost mount at `path` if it is not in use; return it as a detached mount."""
     left = _clone_tree(path, nofollow=True)
     try:
         unmount(path)
@@ -309,11 +310,11 @@ def take_off(path: str) -> int:
 
 
 def user_namespace(uid_map: str, gid_map: str) -> int:
-    """A user namespace with these maps, as a descriptor.
+    """Return a descriptor of a new user namespace with these maps.
 
-    A namespace needs a process to be born in. `clone` with CLONE_NEWUSER also works in a program with threads, where
-    `unshare` is refused. The child gets no exit signal, so that nobody's SIGCHLD handler sees it, and it does nothing:
-    even if it waits for a lock that another thread held at the moment of the clone, it is killed a moment later.
+    A namespace needs a process to be created in. `clone` with CLONE_NEWUSER also works in a program with threads, where
+    `unshare` fails. The child has no exit signal, so that no SIGCHLD handler sees it, and it does nothing: even if it
+    blocks on a lock that another thread held at the moment of the clone, it is killed a moment later.
     """
     number = _CLONE.get(os.uname().machine)
     if number is None:
@@ -337,10 +338,10 @@ def user_namespace(uid_map: str, gid_map: str) -> int:
 
 
 def map_one(inside: int, outside: int) -> str:
-    """A map that shows `inside` as `outside` and everybody else as they are.
+    """Return an id map that shows `inside` as `outside` and all other ids unchanged.
 
-    Whoever has the number `outside` in the layer is nobody in it: a map must be one to one, and turning them into
-    `inside` would make a set-uid file of theirs one of root's.
+    Files of the user `outside` in the layer get the overflow id (nobody): a map must be one to one, and mapping them to
+    `inside` would turn a set-uid file of that user into one of root's.
     """
     low, high = sorted((inside, outside))
     ranges = [(0, 0, low), (low + 1, low + 1, high - low - 1), (high + 1, high + 1, 0xFFFFFFFF - high - 1)]
@@ -349,7 +350,7 @@ def map_one(inside: int, outside: int) -> str:
 
 
 def enter_namespaces(uid: int, gid: int) -> None:
-    """Move this process into a user and mount namespace of its own, in which it may mount and is nobody else."""
+    """Move this process into a new user and mount namespace, in which it can mount and keeps its user id."""
     if libc.unshare(ctypes.c_int(_CLONE_NEWUSER | _CLONE_NEWNS)) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"no user namespace to be had ({os.strerror(code).lower()})")
@@ -359,7 +360,7 @@ def enter_namespaces(uid: int, gid: int) -> None:
             os.write(descriptor, text.encode())
         finally:
             os.close(descriptor)
-    # Our mounts stay ours, and no mount of the host goes on living in here after it was unmounted outside.
+    # Our mounts do not propagate to the host, but an unmount on the host propagates here.
     if libc.mount(None, ctypes.c_char_p(b"/"), None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
@@ -370,7 +371,7 @@ class _StatFs(ctypes.Structure):
 
 
 def file_system(path: str) -> int:
-    """The magic number of the file system at `path`."""
+    """Return the magic number of the file system at `path`."""
     answer = _StatFs()
     if libc.statfs(ctypes.c_char_p(os.fsencode(path)), ctypes.byref(answer)) != 0:
         code = ctypes.get_errno()
@@ -379,5 +380,5 @@ def file_system(path: str) -> int:
 
 
 def is_btrfs(path: str) -> bool:
-    """Whether this directory lies on btrfs."""
+    """Return whether this directory is on btrfs."""
     return file_system(path) == _BTRFS_MAGIC

@@ -1,15 +1,18 @@
-"""Open a path beneath a directory so that nothing on the way can lead out: two resolvers, one promise.
+"""Open a path beneath a directory without escaping it: two resolvers with the same guarantee.
 
-`by_kernel` is one `openat2` with RESOLVE_BENEATH: the check is inside the open, so there is no moment between the two.
-`by_walking` is for kernels without it (before 5.6, or behind a filter). It opens one component at a time with O_PATH
-and O_NOFOLLOW, reads links itself, and answers as the kernel does: same descriptors, same errno. Its rules:
+`by_kernel` is one `openat2` with RESOLVE_BENEATH: the check is part of the open, so there is no race condition.
+`by_walking` is the fallback for kernels without it (before 5.6, or behind a seccomp filter). It opens one component at
+a time with O_PATH and O_NOFOLLOW, reads links itself, and returns the same descriptors and errno as the kernel. Its
+rules:
 
-- A step down is `openat` of a single name on a descriptor that we hold: there is nothing to follow and nothing to race.
-- A step up goes back along the descriptors that we came by. The kernel's `..` is never opened: while we stand in a
-  directory it can be moved up, and then its `..` is outside. The descriptor we came by was inside and stays the same.
-- Whoever would step above the start gets EXDEV before anything there is looked at, so nobody learns what exists there.
+- A step down is `openat` of a single name on a descriptor that we hold: there is no link to follow and no race.
+- A step up goes back along the descriptors of the path so far. The kernel's `..` is never opened: the current directory
+  can be moved up meanwhile, and then its `..` is outside. The earlier descriptor was inside and stays the same.
+- A path that would step above the start fails with EXDEV before anything there is accessed, so that it reveals nothing
+  about files outside.
 
-Both only give descriptors that cannot act: O_PATH ones, or directories. What a file is gets decided by their caller.
+Both return only descriptors that cannot cause side effects: O_PATH ones, or directories. The caller checks the file
+type.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Resolver(Protocol):
-        """Opens `raw` beneath `root_fd`; raises OSError (EXDEV when it leads out, ELOOP, ENOENT, ENOTDIR ...)."""
+        """Open `raw` beneath `root_fd`; raise OSError (EXDEV when it leads out, ELOOP, ENOENT, ENOTDIR ...)."""
 
         def __call__(self, root_fd: int, raw: bytes, flags: int, *, links: bool = True) -> int: ...
 
@@ -35,26 +38,26 @@ NO_XDEV, NO_MAGICLINKS, NO_SYMLINKS, BENEATH = 0x01, 0x02, 0x04, 0x08
 _FOLLOW = BENEATH | NO_MAGICLINKS
 _FOLLOW_NOT = _FOLLOW | NO_SYMLINKS
 
-MAX_LINKS = 40  # as the kernel counts
-_MAX_TRIES = 32  # EAGAIN: somebody renames, anywhere on the machine, while the kernel checks a `..`
-_KEPT_LEVELS = 128  # how far back `by_walking` can step; more would use up the process's descriptors
+MAX_LINKS = 40  # the kernel's limit
+_MAX_TRIES = 32  # EAGAIN: a rename, anywhere on the machine, while the kernel checks a `..`
+_KEPT_LEVELS = 128  # how far back `by_walking` can step; more would exhaust the process's descriptors
 
 
 class _OpenHow(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
-# A function object of our own, without argument types: ctypes then passes ints and bytes as they are, and a call costs
-# 0.4 µs less. libffi widens the ints; everything here fits in 32 bits except the pointer, which is made once.
+# A separate function object without argument types: ctypes then passes ints and bytes as they are, and a call costs 0.4
+# µs less. libffi widens the ints; everything here fits in 32 bits except the pointer, which is made once.
 _openat2 = libc["syscall"]
-openat2_unexplained = ctypes.CDLL(None)["syscall"]  # the same without errno, for who asks again when it fails
+openat2_unexplained = ctypes.CDLL(None)["syscall"]  # the same without errno, for callers that retry on failure
 OPENAT2 = 437
 SIZE = ctypes.sizeof(_OpenHow)
 _hows: dict[tuple[int, int], object] = {}
 
 
 def prepare(flags: int, resolve: int) -> object:
-    """A pointer to a constant `open_how`, made once for each pair."""
+    """Return a pointer to a constant `open_how`, cached for each pair."""
     how = _hows.get((flags, resolve))
     if how is None:
         how = _hows[flags, resolve] = ctypes.byref(_OpenHow(flags | os.O_CLOEXEC, 0, resolve))
@@ -62,7 +65,7 @@ def prepare(flags: int, resolve: int) -> object:
 
 
 def by_kernel(root_fd: int, raw: bytes, flags: int, *, links: bool = True) -> int:
-    """Open `raw` beneath `root_fd` with one system call; if others rename without end, by walking."""
+    """Open `raw` beneath `root_fd` with one system call; fall back to walking if concurrent renames never stop."""
     how = prepare(flags, _FOLLOW if links else _FOLLOW_NOT)
     for _ in range(_MAX_TRIES):
         fd: int = _openat2(OPENAT2, root_fd, raw, how, SIZE)
@@ -108,12 +111,12 @@ def by_walking(root_fd: int, raw: bytes, flags: int, *, links: bool = True) -> i
 
 
 class _Trail:
-    """The directories that a walk came by, as descriptors."""
+    """The directories that a walk has passed, as descriptors."""
 
     def __init__(self, root_fd: int) -> None:
         self._root_fd = root_fd
         self._fds: list[int] = []
-        self._dropped = 0  # levels above the first of `_fds` that are no longer held
+        self._dropped = 0  # levels above the first of `_fds` that have been closed
 
     @property
     def here(self) -> int:
@@ -129,11 +132,11 @@ class _Trail:
         if not self._fds:
             raise _os_error(EXDEV)
         if len(self._fds) == 1 and self._dropped:
-            raise _os_error(ELOOP)  # a link that climbs more levels than we hold
+            raise _os_error(ELOOP)  # a link that climbs more levels than we keep open
         os.close(self._fds.pop())
 
     def take(self) -> int:
-        """The descriptor of where we are, for the caller to keep."""
+        """Return the descriptor of the current directory; the caller closes it."""
         return self._fds.pop() if self._fds else os.open(b".", os.O_PATH | os.O_CLOEXEC, dir_fd=self._root_fd)
 
     def close(self) -> None:
@@ -142,11 +145,11 @@ class _Trail:
 
 
 def _steps_of_link(fd: int, *, allowed: bool) -> list[bytes]:
-    """The components of a link's target, last first; the link's descriptor is used up."""
+    """Return the components of a link's target, last first, and close the link's descriptor."""
     try:
         if not allowed:
             raise _os_error(ELOOP)
-        target = os.readlink(b"", dir_fd=fd)  # the very link that was opened, not the name
+        target = os.readlink(b"", dir_fd=fd)  # the link that was opened, not the one that now has its name
     finally:
         os.close(fd)
     if target.startswith(b"/"):
@@ -164,13 +167,13 @@ _probed = ""
 
 
 def probe(root_fd: int) -> str:
-    """Which resolver this kernel has; asked once in a process."""
+    """Return the resolver that this kernel supports; cached per process."""
     global _probed
     if not _probed:
         try:
             os.close(by_kernel(root_fd, b".", os.O_PATH))
             _probed = "openat2"
-        except OSError:  # ENOSYS, or EPERM from an old container's filter
+        except OSError:  # ENOSYS, or EPERM from an old container's seccomp filter
             _probed = "walk"
     return _probed
 
@@ -183,9 +186,9 @@ _NODEV = 0x4
 
 
 def clone_without_devices(fd: int) -> int:
-    """A detached mount of the same directory on which no device can be opened; only root may make one.
+    """Return a detached nodev mount of the same directory; only root may make one.
 
-    It is nobody's but ours, has no place in the tree of mounts, and goes with its descriptor.
+    It is private, has no place in the mount tree, and goes with its descriptor.
     """
     flags = ctypes.c_uint(_CLONE | _EMPTY_PATH | os.O_CLOEXEC)
     clone = syscall(_OPEN_TREE, ctypes.c_int(fd), ctypes.c_char_p(b""), flags)

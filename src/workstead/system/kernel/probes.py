@@ -1,4 +1,4 @@
-"""Find out what the operating system lets us do, by doing it once where it does no harm."""
+"""Probe the features of the operating system by using each once where that is harmless."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _PLACES = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin",
 
 
 def kernel() -> tuple[bool, str]:
-    """The version of the running kernel."""
+    """Return whether the running kernel is new enough, and its version."""
     release = os.uname().release
     numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2])
     return numbers >= (5, 6), f"Linux {release}"
 
 
 def openat2() -> tuple[bool, str]:
-    """Whether the kernel resolves paths beneath a descriptor."""
+    """Return whether the kernel supports openat2 with RESOLVE_BENEATH."""
     how = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_CLOEXEC, 0, 0x08)  # RESOLVE_BENEATH
     root = os.open("/", os.O_PATH | os.O_CLOEXEC)
     try:
@@ -37,7 +37,7 @@ def openat2() -> tuple[bool, str]:
 
 
 def landlock() -> tuple[bool, str]:
-    """Which version of landlock there is."""
+    """Return the version of Landlock."""
     version = syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     return True, f"ABI {version}"
 
@@ -51,7 +51,7 @@ def _enter_user_namespace(uid: int, gid: int) -> None:
 
 
 def user_namespaces() -> tuple[bool, str]:
-    """Whether we may make a user namespace with a mount namespace in it."""
+    """Return whether we may create a user namespace with a mount namespace in it."""
 
     def attempt() -> None:
         _enter_user_namespace(os.geteuid(), os.getegid())
@@ -63,7 +63,7 @@ def user_namespaces() -> tuple[bool, str]:
 
 
 def _in_child(attempt: Callable[[], None]) -> bool:
-    """Whether it works, tried in a process whose namespaces go with it."""
+    """Return whether the attempt succeeds, in a child process whose namespaces end with it."""
     child = os.fork()
     if child == 0:
         try:
@@ -75,7 +75,7 @@ def _in_child(attempt: Callable[[], None]) -> bool:
 
 
 def cgroups() -> tuple[bool, str]:
-    """Which cgroups there are, and whether we may make one."""
+    """Return the cgroup versions, and whether we may create a group."""
     if os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
         with open("/proc/self/cgroup") as file:
             own = file.read().strip().rpartition("::")[2]
@@ -87,7 +87,7 @@ def cgroups() -> tuple[bool, str]:
 
 
 def bubblewrap() -> tuple[bool, str]:
-    """The bwrap program, from the system or from the wheel."""
+    """Return whether bubblewrap is installed, by the system or by its wheel, and where."""
     found = program("bwrap", "--version")
     if found[0]:
         return found
@@ -98,7 +98,7 @@ def bubblewrap() -> tuple[bool, str]:
 
 
 def program(name: str, option: str) -> tuple[bool, str]:
-    """Whether a program is installed in one of the system's own directories, and its version."""
+    """Return whether a program is installed in one of the system's own directories, and its version."""
     import subprocess
 
     for place in _PLACES:
@@ -119,7 +119,7 @@ def program(name: str, option: str) -> tuple[bool, str]:
 
 
 def disk(directory: str, least_mb: int) -> tuple[bool, str]:
-    """How much room is left."""
+    """Return whether enough disk space is free, and how much."""
     stats = os.statvfs(directory)
     free, total = stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize
     return free >= least_mb << 20, f"{free / (1 << 30):.1f} GiB free of {total / (1 << 30):.1f} GiB at {directory}"

@@ -1,19 +1,19 @@
-"""The system calls that a confined program does not get, as a classic BPF program.
+"""Seccomp filter: the system calls denied to a confined program, as a classic BPF program.
 
-A deny list: a development tool uses several hundred calls, and one that is missing breaks it in ways nobody can
-explain. Refused is what reaches past the namespaces (ptrace, keyrings, mounts, handles), what has carried kernel
-exploits and no build needs (io_uring, bpf, userfaultfd, perf), what would open a fresh set of namespaces, and whatever
-is newer than this list. The answers are errors that programs already handle; only a foreign instruction set is killed,
-because its numbers mean other calls.
+It is a deny list: a development tool uses several hundred calls, and a missing one breaks it in ways that are hard to
+diagnose. Denied are calls that reach past the namespaces (ptrace, keyrings, mounts, handles), calls that have been the
+target of kernel exploits and that no build needs (io_uring, bpf, userfaultfd, perf), calls that create new namespaces,
+and all calls newer than this list. Denied calls return errors that programs already handle; only a foreign instruction
+set kills the process, because its numbers mean other calls.
 
 `ioctl` is the exception, an allow list: its requests are as many as there are drivers and file systems, and some of
-them change a file's content without moving its ctime (EXT4_IOC_MOVE_EXT, the exchange calls of xfs), so that snapshot,
-diff and restore would miss it; others reserve space that the meter does not see (FS_IOC_RESVSP), move a file to another
-quota (FS_IOC_FSSETXATTR) or type into a terminal. A request that is not in the table answers ENOTTY, as a file does
-that does not know it.
+them change a file's content without updating its ctime (EXT4_IOC_MOVE_EXT, the exchange calls of xfs), so that
+snapshot, diff and restore would miss it; others reserve space that the quota meter does not see (FS_IOC_RESVSP), move a
+file to another quota (FS_IOC_FSSETXATTR) or type into a terminal. A request that is not in the table returns ENOTTY, as
+from a file that does not support it.
 
-`clone3` hands its flags over by pointer, where a filter cannot look: it answers ENOSYS, and every C library then falls
-back to `clone`, whose flags are an argument.
+`clone3` passes its flags by pointer, which a filter cannot read: it returns ENOSYS, and every C library then falls back
+to `clone`, whose flags are an argument.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ALLOW = 0x7FFF0000
 KILL = 0x80000000
 _ERRNO = 0x00050000
 
-# offsets in struct seccomp_data; arguments are 64 bits wide, low half first (both machines are little-endian)
+# offsets in struct seccomp_data; arguments are 64 bits wide, low half first (both architectures are little-endian)
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
@@ -39,15 +39,15 @@ _EQUAL, _GREATER_OR_EQUAL, _HAS_BITS = 0x15, 0x35, 0x45
 _X32 = 0x40000000
 _NEW_NAMESPACES = 0x7E020000 | 0x00000080  # CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID, NET; CLONE_NEWTIME
 _SET_UID = 0o4000
-_LAST_KNOWN = 467  # open_tree_attr; what came later is unknown to this list
+_LAST_KNOWN = 467  # open_tree_attr; later calls are unknown to this list
 
-# AF_UNIX, AF_INET, AF_INET6, AF_NETLINK; of netlink only the routing family, which getaddrinfo asks
+# AF_UNIX, AF_INET, AF_INET6, AF_NETLINK; of netlink only the routing family, which getaddrinfo uses
 _FAMILIES, _NETLINK, _NETLINK_ROUTE = (1, 2, 10, 16), 16, 0
 
-# The requests that programs need; the numbers are the same on both machines. What is missing on purpose although some
-# program sends it: TIOCSTI, TIOCLINUX (type into a terminal), TIOCCONS (takes the console over), TIOCSETD (loads line
+# The requests that programs need; the numbers are the same on both architectures. Missing on purpose although some
+# programs use them: TIOCSTI, TIOCLINUX (type into a terminal), TIOCCONS (takes over the console), TIOCSETD (loads line
 # disciplines), FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR (flags and quotas of a file), FS_IOC_RESVSP (a fallocate that the
-# rule on fallocate does not see), FIDEDUPERANGE, and everything that belongs to one file system alone.
+# rule on fallocate does not see), FIDEDUPERANGE, and every request specific to one file system.
 IOCTLS = {
     # terminals
     "TCGETS": 0x5401, "TCSETS": 0x5402, "TCSETSW": 0x5403, "TCSETSF": 0x5404, "TCGETA": 0x5405, "TCSETA": 0x5406,
@@ -61,10 +61,10 @@ IOCTLS = {
     # any descriptor
     "FIONREAD": 0x541B, "FIONBIO": 0x5421, "FIONCLEX": 0x5450, "FIOCLEX": 0x5451, "FIOASYNC": 0x5452,
     "FIOQSIZE": 0x5460,
-    # files: questions, and the two that share blocks and move ctime as a write does
+    # files: queries, and the two that share blocks and update ctime as a write does
     "FIGETBSZ": 0x2, "FS_IOC_FIEMAP": 0xC020660B, "FS_IOC_GETFLAGS": 0x80086601, "FS_IOC_GETVERSION": 0x80087601,
     "FS_IOC_FSGETXATTR": 0x801C581F, "FICLONE": 0x40049409, "FICLONERANGE": 0x4020940D,
-    # sockets: questions
+    # sockets: queries
     "FIOSETOWN": 0x8901, "SIOCSPGRP": 0x8902, "FIOGETOWN": 0x8903, "SIOCGPGRP": 0x8904, "SIOCATMARK": 0x8905,
     "SIOCGSTAMP": 0x8906, "SIOCGSTAMPNS": 0x8907, "SIOCGIFNAME": 0x8910, "SIOCGIFCONF": 0x8912,
     "SIOCGIFFLAGS": 0x8913, "SIOCGIFADDR": 0x8915, "SIOCGIFDSTADDR": 0x8917, "SIOCGIFBRDADDR": 0x8919,
@@ -73,10 +73,10 @@ IOCTLS = {
     "SIOCGIFMAP": 0x8970,
     "RNDGETENTCNT": 0x80045200,
 }  # fmt: skip
-# TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD: the terminal knows them, so the honest answer is that they are not permitted
+# TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD: the terminal supports them, so the correct error is EPERM
 _TERMINAL_REQUESTS = (0x5412, 0x541C, 0x541D, 0x5423)
 
-# numbers since 424 are the same on every machine
+# numbers since 424 are the same on every architecture
 _REFUSED_EVERYWHERE = {
     "pidfd_getfd": 438, "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428,
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "mount_setattr": 442,
@@ -109,7 +109,7 @@ _REFUSED = {
 _CLONE3 = 435
 _LANDLOCK = (444, 446)
 
-# calls that are refused for some arguments only
+# calls that are denied for some arguments only
 _ARCHES = {
     "x86_64": {"audit": 0xC000003E, "clone": 56, "unshare": 272, "ioctl": 16, "socket": 41, "socketpair": 53,
                "personality": 135, "memfd_create": 319, "fallocate": 285, "setrlimit": 160,
@@ -119,29 +119,30 @@ _ARCHES = {
                 "prlimit64": 261},
 }  # fmt: skip
 
-# (call, position of the mode): a set-uid file left behind would act for whoever finds it outside. The open calls have a
-# mode only when they create; before it stands whatever was in the register. openat2 keeps its mode in memory, out of
-# reach: the guard proper is that nobody but us gets at a workspace from outside.
+# (call, position of the mode): a set-uid file left in a workspace could be executed by a user outside. The open calls
+# have a mode only when they create; otherwise the register contains garbage. openat2 passes its mode by pointer, which
+# a filter cannot read: the main protection is that only our user can access a workspace from outside.
 _MODES = {
     "x86_64": {"chmod": (90, 1), "fchmod": (91, 1), "fchmodat": (268, 2), "fchmodat2": (452, 2), "creat": (85, 1),
                "mknod": (133, 1), "mknodat": (259, 2)},
     "aarch64": {"fchmod": (52, 1), "fchmodat": (53, 2), "fchmodat2": (452, 2), "mknodat": (33, 2)},
 }  # fmt: skip
-_OPENS = {"x86_64": ((2, 1, 2), (257, 2, 3)), "aarch64": ((56, 2, 3),)}  # call, position of the flags, of the mode
+# call, position of the flags, position of the mode
+_OPENS = {"x86_64": ((2, 1, 2), (257, 2, 3)), "aarch64": ((56, 2, 3),)}
 _CREATES = 0x400040  # O_CREAT, O_TMPFILE
-_PUNCH_HOLE = 0x2  # the mode of fallocate that only gives back
+_PUNCH_HOLE = 0x2  # the mode of fallocate that only frees space
 _RLIMIT_FSIZE = 1
 _NOEXEC_SEAL = 0x8  # MFD_NOEXEC_SEAL: a memory file that can never be executed
 _PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)
 
 
 def machine() -> str:
-    """The instruction set, as the kernel names it."""
+    """Return the instruction set, as the kernel names it."""
     return os.uname().machine
 
 
 def is_supported() -> bool:
-    """Whether there is a list for this machine."""
+    """Return whether there is a list for this architecture."""
     return machine() in _ARCHES
 
 
@@ -154,19 +155,19 @@ def _answer(error: int) -> bytes:
 
 
 def _argument(position: int) -> bytes:
-    """Load the low half: the kernel takes flags, modes and ioctl requests as 32 bits and drops the rest, so must we."""
+    """Load the low half: the kernel uses the low 32 bits of flags, modes and ioctl requests, so the filter must too."""
     return _step(_LOAD, _ARGUMENTS + 8 * position)
 
 
 def _for_call(number: int, body: list[bytes]) -> bytes:
-    """Run the body for one call and continue behind it with the number loaded again."""
+    """Run the body for one call, and continue after it with the call number loaded again."""
     body = [*body, _step(_LOAD, _NUMBER)]
     assert len(body) < 256, "a jump reaches 255 steps"
     return _step(_EQUAL, number, 0, len(body)) + b"".join(body)
 
 
 def _unless_one_of(values: tuple[int, ...], error: int) -> list[bytes]:
-    """Refuse any other value; the jumps lead behind the refusal."""
+    """Deny any other value; the jumps lead past the denial."""
     count = len(values)
     return [*(_step(_EQUAL, value, count - index, 0) for index, value in enumerate(values)), _answer(error)]
 
@@ -182,7 +183,7 @@ def _steps(arch: str, executable: bool, metered: bool) -> Iterator[bytes]:
     yield _step(_EQUAL, _CLONE3, 0, 1) + _answer(ENOSYS)
     for number in sorted({**_REFUSED[arch], **_REFUSED_EVERYWHERE}.values()):
         yield _step(_EQUAL, number, 0, 1) + _answer(EPERM)
-    # one bit of the mask, CLONE_NEWTIME, lies in the byte where clone keeps its exit signal: only unshare knows it
+    # one bit of the mask, CLONE_NEWTIME, is in the byte where clone has its exit signal: only unshare uses it
     yield _for_call(table["clone"], [_argument(0), _step(_HAS_BITS, _NEW_NAMESPACES & ~0x80, 0, 1), _answer(EPERM)])
     yield _for_call(table["unshare"], [_argument(0), _step(_HAS_BITS, _NEW_NAMESPACES, 0, 1), _answer(EPERM)])
     requests = [part for request in _TERMINAL_REQUESTS for part in (_step(_EQUAL, request, 0, 1), _answer(EPERM))]
@@ -195,7 +196,7 @@ def _steps(arch: str, executable: bool, metered: bool) -> Iterator[bytes]:
         yield _for_call(table["fallocate"], [_argument(1), _step(_HAS_BITS, _PUNCH_HOLE, 1, 0), _answer(EOPNOTSUPP)])
         is_file_size = _step(_EQUAL, _RLIMIT_FSIZE, 0, 1)
         yield _for_call(table["setrlimit"], [_argument(0), is_file_size, _answer(EPERM)])
-        # to ask is allowed: then there is no new value
+        # a query is allowed: it has no new value
         asks = [_argument(2), _step(_EQUAL, 0, 0, 2), _step(_LOAD, _ARGUMENTS + 8 * 2 + 4), _step(_EQUAL, 0, 1, 0)]
         yield _for_call(
             table["prlimit64"], [_argument(1), _step(_EQUAL, _RLIMIT_FSIZE, 0, len(asks) + 1), *asks, _answer(EPERM)]
@@ -205,26 +206,27 @@ def _steps(arch: str, executable: bool, metered: bool) -> Iterator[bytes]:
     for number, flags, position in _OPENS[arch]:
         creates = [_argument(flags), _step(_HAS_BITS, _CREATES, 0, 3)]
         yield _for_call(number, [*creates, _argument(position), _step(_HAS_BITS, _SET_UID, 0, 1), _answer(EPERM)])
-    if not executable:  # a memory file lies on no mount that could forbid it
+    if not executable:  # a memory file is on no mount that could be noexec
         sealed = [_argument(1), _step(_HAS_BITS, _NOEXEC_SEAL, 1, 0), _answer(EPERM)]
         yield _for_call(table["memfd_create"], sealed)
     yield _step(_RETURN, ALLOW)
 
 
 def program(arch: str = "", *, executable: bool = True, metered: bool = False) -> bytes:
-    """The filter for this machine, as bubblewrap's `--seccomp` and the kernel take it: eight bytes a step.
+    """Return the filter for this architecture in the format of the kernel and of bubblewrap's `--seccomp`: eight bytes
+    per step.
 
-    Without `executable`, memory files have to be sealed against execution. When what it writes is
-    `metered`, space cannot be had before it is written: `fallocate` is not supported, as on many file systems, and C
-    libraries write zeros instead; and nobody inside sets the largest size of a file, which is how growth is refused.
+    Without `executable`, memory files have to be sealed against execution. If the run is `metered` by the quota meter,
+    space cannot be reserved: `fallocate` returns "not supported", as on many file systems, and C libraries write zeros
+    instead; and RLIMIT_FSIZE, by which growth is refused, cannot be changed from inside.
     """
     return b"".join(_steps(arch or machine(), executable, metered))
 
 
 def without_landlock() -> bytes:
-    """A filter for whoever has set its own landlock rules: from then on the kernel seems to know none.
+    """Return a filter to install after a program has set its own Landlock rules: Landlock then appears unsupported.
 
-    A ruleset keeps the inodes that it names, removed or not, where no measurement finds them (see `nameless`)."""
+    A ruleset keeps references to its inodes, also removed ones, where no measurement finds them (see `nameless`)."""
     first, last = _LANDLOCK
     return b"".join(
         (

@@ -1,4 +1,4 @@
-"""Unix sockets without Python's `socket` module, whose import takes longer than a sandbox."""
+"""Unix sockets without Python's `socket` module, whose import takes longer than starting a sandbox."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Stream(_socket.socket):
-    """A stream over a unix socket."""
+    """A stream connection over a unix socket."""
 
     def __init__(self, fileno: int | None = None, *, blocking: bool = True) -> None:
         kind = _socket.SOCK_STREAM if blocking else _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK
@@ -23,7 +23,7 @@ class Stream(_socket.socket):
         self.close()
 
     def take(self) -> Stream:
-        """The next connection of a listener, which does not block."""
+        """Accept the next connection of a listener; the connection is non-blocking."""
         descriptor, _ = self._accept()  # type: ignore[attr-defined]
         connection = Stream(descriptor)
         connection.setblocking(False)

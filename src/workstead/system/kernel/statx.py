@@ -1,4 +1,4 @@
-"""When a file was made: `stat` does not say, `statx` does, and Python has no function for it yet."""
+"""The birth time of a file by `statx`, for which Python has no function yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BYTES, _BIRTH_AT = 256, 80
 
 
 def birth_time(fd: int) -> float:
-    """Seconds since the epoch, or 0 where the kernel or the file system cannot tell."""
+    """Return seconds since the epoch, or 0 if the kernel or the file system does not know."""
     import ctypes
 
     from workstead.system.kernel.libc import libc

@@ -1,1 +1,1 @@
-"""Files beneath an open directory that cannot be left."""
+"""File operations beneath an open directory that paths cannot escape."""

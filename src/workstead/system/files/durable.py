@@ -1,14 +1,15 @@
-"""Have the disk keep what was written before anybody is told that it was done.
+"""Sync changes to the disk before they are reported as done.
 
-Every verb ends in the same order: contents, then names, then the fact in the log. A write returns when the kernel has
-the bytes; a power cut still takes them, for up to half a minute. Two calls make them stay:
+Every verb ends in the same order: contents, then names, then the event in the log. A write returns when the kernel has
+the bytes; a power failure within half a minute can still lose them. Two kinds of sync make them durable:
 
 - `sync_file` and `sync_names` for a change of a few files: the file, and each directory in which a name appeared,
-  disappeared or moved. Others who write to the same disk meanwhile cost little.
-- `sync_trees` for a change of many files: one `syncfs` for each file system, however many files there are. It also
-  writes what others have written there and not synced. Threads that ask at the same time share one.
+  disappeared or moved. Other writers on the same disk add little cost.
+- `sync_trees` for a change of many files: one `syncfs` for each file system, for any number of files. It also writes
+  unsynced data of other processes there. Threads that call it at the same time share one.
 
-Every sync but the log's own (store/sqlite.py) is in this module; docs/design/durability.md says which verb needs which.
+Every sync except the log's own (store/sqlite.py) is in this module; docs/design/durability.md lists the one each verb
+needs.
 """
 
 from __future__ import annotations
@@ -19,41 +20,41 @@ from functools import partial
 
 from workstead.model.shared_call import SharedCall
 
-_shared: dict[tuple[int, int], SharedCall] = {}  # by process and device: the `syncfs` that its threads share
+_shared: dict[tuple[int, int], SharedCall] = {}  # (process, device) -> the `syncfs` that its threads share
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def sync_file(fd: int) -> None:
-    """Write an open file's content and attributes to the disk."""
+    """Sync an open file's content and attributes to the disk."""
     os.fsync(fd)
 
 
 def sync_names(*folders: int | str | bytes) -> None:
-    """Write the names in these directories to the disk: paths, or descriptors, which may be O_PATH handles."""
+    """Sync the names in these directories to the disk: paths, or descriptors, which may be O_PATH handles."""
     for folder in folders:
         try:
             fd = os.open(b".", _FOLDER, dir_fd=folder) if isinstance(folder, int) else os.open(folder, _FOLDER)
-        except PermissionError:  # a directory that may be written and not read cannot be opened to sync it
+        except PermissionError:  # a directory that is writable but not readable cannot be opened to sync it
             os.sync()
             continue
-        except FileNotFoundError:  # removed since: there are no names in it
+        except FileNotFoundError:  # removed since: it has no names
             continue
         try:
             os.fsync(fd)
         except OSError as error:
-            if error.errno != EINVAL:  # a file system that keeps directories in another way
+            if error.errno != EINVAL:  # the file system does not support fsync of directories
                 raise
         finally:
             os.close(fd)
 
 
 def sync_trees(*folders: int | str) -> None:
-    """Write everything to the disk that the file systems of these directories hold, each of them once.
+    """Sync the file systems of these directories to the disk, each of them once.
 
-    Directories are paths, where one that is missing is left out, or open descriptors.
+    Directories are paths, of which missing ones are skipped, or open descriptors.
     """
-    # `ctypes` takes as long to import as all of this to do; what it is made of is enough for one integer.
+    # Importing `ctypes` takes as long as all of this; its C module is enough for one integer.
     from _ctypes import call_function, dlopen, dlsym
 
     syncfs = dlsym(dlopen(None, os.RTLD_NOW), "syncfs")  # type: ignore[arg-type] # None is this process
@@ -78,7 +79,7 @@ def sync_trees(*folders: int | str) -> None:
 
 
 def replace_file(path: str, data: bytes, *, sync_name: bool = True) -> None:
-    """Give a file of ours new content, all or nothing, on the disk with its name; whoever calls is alone at it.
+    """Replace the content of a file of ours atomically, synced with its name; the caller is its only writer.
 
     Without `sync_name` the caller syncs the directory before it relies on the name."""
     fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -95,7 +96,7 @@ def replace_file(path: str, data: bytes, *, sync_name: bool = True) -> None:
 
 
 def make_folders(path: str, mode: int = 0o700) -> None:
-    """Make a directory and those above it that are missing, and write their names to the disk."""
+    """Make a directory and its missing parents, and sync their names to the disk."""
     missing = []
     above = path
     while not os.path.isdir(above):

@@ -1,9 +1,9 @@
-"""Read small files that somebody else wrote: an agent, the author of a repository, whoever packed an archive.
+"""Read small files from an untrusted author: an agent, the author of a repository or of an archive.
 
-The writer chooses what stands at a name. A link would bring a file of the host's in, a named pipe would never answer,
-a device may act when it is opened. So the directory is held by a descriptor, the name is resolved beneath it without
-following any link, and only a regular file of limited size is opened. Anything else is an error that names the file:
-to treat a refused file as a missing one would be silently weaker (an ignore file that is not obeyed).
+The author controls the kind of each entry. A link could expose a file of the host, a named pipe would block forever,
+opening a device may have side effects. So the directory is held by a descriptor, the name is resolved beneath it
+without following any link, and only a regular file of limited size is opened. Anything else is an error that names the
+file: treating a refused file as missing would silently weaken protection (an ignore file that is not obeyed).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PIECE = 1 << 16
 
 @contextmanager
 def hold_directory(path: str) -> Iterator[int]:
-    """A descriptor of the directory at a real, absolute path; OSError ELOOP if a link stands anywhere on the way."""
+    """Yield a descriptor of the directory at a real, absolute path; raise OSError ELOOP if any component is a link."""
     top = os.open("/", _FOLDER)
     try:
         fd = open_beneath(top, path.strip("/") or ".", os.O_DIRECTORY)
@@ -42,7 +42,7 @@ def hold_directory(path: str) -> Iterator[int]:
 
 
 def open_beneath(directory: int, name: str, flags: int = 0) -> int:
-    """An O_PATH descriptor of what stands at a relative path, with no link followed on the way or at the end."""
+    """Return an O_PATH descriptor of the entry at a relative path, without following any link, also the last."""
     raw = os.fsencode(name)
     if raw.startswith(b"/") or b"\0" in raw:
         raise OSError(ENOENT, os.strerror(ENOENT))
@@ -54,7 +54,8 @@ def open_beneath(directory: int, name: str, flags: int = 0) -> int:
 
 
 def open_regular(directory: int, name: str) -> tuple[int, os.stat_result]:
-    """A readable descriptor of a regular file beneath a directory, and its stat; OSError ELOOP or ENXIO otherwise."""
+    """Return a readable descriptor of a regular file beneath a directory, and its stat; raise OSError ELOOP or
+    ENXIO."""
     handle = open_beneath(directory, name)
     try:
         return reopen(handle)
@@ -63,7 +64,7 @@ def open_regular(directory: int, name: str) -> tuple[int, os.stat_result]:
 
 
 def read_small(directory: str | int, name: str, max_bytes: int = SMALL_BYTES) -> bytes | None:
-    """The content of a regular file beneath a directory, or None if nothing has that name."""
+    """Return the content of a regular file beneath a directory, or None if it does not exist."""
     if isinstance(directory, str):
         try:
             fd = os.open(directory, _FOLDER)
@@ -82,7 +83,7 @@ def read_small(directory: str | int, name: str, max_bytes: int = SMALL_BYTES) ->
             return None
         raise unreadable(error, name) from None
     try:
-        # In small pieces: to read a megabyte at once, Python first gets itself a megabyte.
+        # In small pieces: to read a megabyte at once, Python first allocates a megabyte.
         content = piece = os.read(reader, _PIECE)
         while piece:
             if len(content) > max_bytes:
@@ -101,7 +102,7 @@ def read_small(directory: str | int, name: str, max_bytes: int = SMALL_BYTES) ->
 
 
 def unreadable(error: OSError, name: str) -> Exception:
-    """Our error for a foreign file that cannot be opened."""
+    """Return our error for an untrusted file that cannot be opened."""
     if error.errno in (ELOOP, ENXIO):
         kind = "a symbolic link, or lies behind one" if error.errno == ELOOP else "not a regular file"
         return NotAFile(f"{printable(name)} is {kind}, and is not read", hint="put a regular file in its place")

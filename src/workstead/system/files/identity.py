@@ -1,9 +1,9 @@
-"""The file `HOME/id`: which home this is.
+"""The file `HOME/id`: the id of this home.
 
     0123456789abcdef 89abcdef      the id and its checksum
 
-An older version wrote the id alone. A file that is neither is damaged, and `Home` looks the id up in the log: one bad
-bit here must not make every workspace belong to another home.
+Older versions wrote the id alone. A file in neither format is damaged, and `Home` looks up the id in the log: one
+flipped bit here must not make every workspace belong to another home.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DIGITS = frozenset("0123456789abcdef")
 
 
 def read(path: str) -> tuple[str, bool] | None:
-    """The id and whether it has a valid checksum; "" for a damaged file, None for no file."""
+    """Return the id and whether it has a valid checksum; "" for a damaged file, None for a missing one."""
     try:
         with open(f"{path}/id", "rb") as file:
             line = file.read(200)
@@ -32,11 +32,11 @@ def read(path: str) -> tuple[str, bool] | None:
 
 
 def make(path: str, found: str = "") -> str:
-    """Write an id, a new one if none is given, unless the file is there; return what stands."""
-    # Two first users may meet here: the link can be made only once, and both read what stands.
+    """Write the given or a new id unless the file exists; return the id in the file."""
+    # Two processes may race here at the first use: the link can be created only once, and both read its content.
     own = _write(path, found or os.urandom(8).hex())
     try:
-        with suppress(FileExistsError, FileNotFoundError):  # somebody was first, or a repair has tidied ours away
+        with suppress(FileExistsError, FileNotFoundError):  # another process was first, or a repair removed ours
             os.link(own, f"{path}/id")
     finally:
         with suppress(FileNotFoundError):
@@ -46,7 +46,7 @@ def make(path: str, found: str = "") -> str:
 
 
 def replace(path: str, found: str) -> None:
-    """Write an id over a file that is damaged or has no checksum."""
+    """Replace a file that is damaged or has no checksum."""
     os.rename(_write(path, found), f"{path}/id")
     sync_names(path)
 

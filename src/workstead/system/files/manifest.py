@@ -1,10 +1,10 @@
-"""The digests of a tree that nobody changes any more: a layer, a prepared checkout, a template, the output of a run.
+"""Digests of immutable trees: a layer, a prepared checkout, a template, the output of a run.
 
     HOME/digests/NAME     one sealed line: a JSON object {path: [kind, digest]} with everything in the tree
 
-Recorded when the tree is first read whole (`aw verify --deep`, or the server in the background), compared each time
-after. The content of files, the targets of links and the names count; owners, modes, times and attributes do not: an
-apply marks directories of a layer. A record that is damaged is written anew, and what it covered begins again.
+Recorded when the tree is first read completely (`aw verify --deep`, or the server in the background), and compared each
+time after. File contents, link targets and names count; owners, modes, times and attributes do not: an apply marks
+directories of a layer. A damaged record is written again from the tree as it is then.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Manifest = dict[str, list[str]]
-    Pace = Callable[[int], None]  # called with the bytes that were read; may sleep, and may raise to stop
+    Pace = Callable[[int], None]  # called with the number of bytes read; may sleep, and may raise to stop
 
 _BLOCK = 1 << 20
 
 
 def check(record: str, tree: str, pace: Pace) -> list[str]:
-    """Compare a tree with its record, or record it if there is none; say what is not as it was."""
+    """Compare a tree with its record, or record it if there is none; return a description of each difference."""
     known, was_damaged = _load(record)
     found = _read(tree, pace)
     if known is None:
@@ -44,7 +44,7 @@ def check(record: str, tree: str, pace: Pace) -> list[str]:
 
 
 def prune(directory: str, names: set[str]) -> None:
-    """Remove the records of trees that are gone."""
+    """Remove the records of trees that no longer exist."""
     with suppress(FileNotFoundError):
         for name in os.listdir(directory):
             if name not in names:
@@ -53,7 +53,7 @@ def prune(directory: str, names: set[str]) -> None:
 
 
 def digest_of(path: str, pace: Pace) -> str:
-    """The sha256 of one file."""
+    """Return the sha256 of one file."""
     return _digest(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), pace)
 
 
@@ -84,7 +84,7 @@ def _entries(root: Root, folder: str, pace: Pace) -> Iterator[tuple[str, str, st
     try:
         top = open_deep(root, root.fd, os.fsencode(folder)) if folder else root.open_folder(b".")
     except (PermissionError, WorksteadError):
-        return  # closed by its owner: nothing of it can be compared
+        return  # access denied by its owner's mode: nothing to compare
     try:
         for name in os.listdir(top):
             yield name, *_entry(top, name, pace)

@@ -1,8 +1,8 @@
-"""How much space trees take: allocated blocks, not what sizes claim, and nothing behind another mount.
+"""Measure the disk usage of trees: allocated blocks, not apparent sizes, and without other mounts.
 
-The tree belongs to somebody who wants it to look small. So it is walked by descriptor, one name at a time: no path gets
-too long for the kernel, and no link is followed. A directory that its owner has closed (mode 000) is opened for as long
-as the walk is in it; the ones that stay closed are counted as `unreadable`, for whoever judges the sum.
+The owner of the tree may want it to look small. So it is walked by descriptor, one name at a time: no path gets too
+long for the kernel, and no link is followed. A directory whose mode denies access to its owner (mode 000) is made
+accessible during the walk; directories that stay inaccessible are counted as `unreadable`, for the caller to judge.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_MAX_OPEN = 64  # levels that are held open; further up a walk returns through `..` and checks where it arrived
+_MAX_OPEN = 64  # levels kept open; further up the walk returns through `..` and verifies the directory it reaches
 _GONE = (ENOENT, ENOTDIR, ELOOP)  # removed or replaced since its name was read
 _HERE = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PASSABLE = 0o500
@@ -30,18 +30,18 @@ class Measured(Value):
     bytes: int
     files: int
     directories: int = 0
-    unreadable: int = 0  # directories that could not be looked into
+    unreadable: int = 0  # directories that could not be read
 
     @property
     def inodes(self) -> int:
-        """Files and directories."""
+        """Return the number of files and directories."""
         return self.files + self.directories
 
 
 def measure(*paths: str, also: Iterable[str] = ()) -> Measured:
-    """Sum up what is in directories by its allocated blocks, and `also` these entries themselves.
+    """Sum up the allocated blocks of the contents of directories, and `also` of these entries themselves.
 
-    Hard links count once, other mounts and missing paths do not."""
+    Hard links count once; other mounts and missing paths do not count."""
     found = _Sum()
     for path in paths:
         found.add_top(path, itself=False)
@@ -51,18 +51,19 @@ def measure(*paths: str, also: Iterable[str] = ()) -> Measured:
 
 
 class _Level:
-    """A directory on the way from the top to where the walk is."""
+    """A directory on the path from the top to the current position."""
 
     __slots__ = ("closed_mode", "fd", "identity", "inner")
 
     def __init__(self, parent: int, name: str) -> None:
-        self.inner: list[str] = []  # directories still to be entered
-        self.fd, self.closed_mode = _open(parent, name)  # -1: closed for now; the mode to restore
+        self.inner: list[str] = []  # subdirectories still to be entered
+        self.fd, self.closed_mode = _open(parent, name)  # fd -1: closed for now; the mode to restore
         found = os.fstat(self.fd)
         self.identity = (found.st_dev, found.st_ino)
 
     def leave(self) -> None:
-        """Close it; what was opened by its mode gets the mode back, unless somebody has changed it meanwhile."""
+        """Close it; restore a mode that was changed to open it, unless another process has changed the mode
+        meanwhile."""
         if self.fd < 0:
             return
         if self.closed_mode is not None:
@@ -80,7 +81,7 @@ class _Sum:
         self._seen: set[tuple[int, int]] = set()
 
     def add_top(self, path: str, *, itself: bool) -> None:
-        """Count what is below a path; and itself, also if it has become something else than a directory."""
+        """Count everything below a path, and the path itself with `itself`, also if it is no longer a directory."""
         try:
             top = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -97,7 +98,7 @@ class _Sum:
             os.close(top)
 
     def add(self, stat: os.stat_result) -> bool:
-        """Count one entry; True if it is a directory to go into."""
+        """Count one entry; return True if it is a directory to enter."""
         if stat.st_dev != self.device:
             return False
         is_directory = S_ISDIR(stat.st_mode)
@@ -113,7 +114,7 @@ class _Sum:
         return is_directory
 
     def add_below(self, top: int) -> None:
-        """Count everything in a directory, of any depth, with a bounded number of descriptors."""
+        """Count everything in a directory of any depth, with a bounded number of descriptors."""
         levels: list[_Level] = []
         try:
             self._enter(levels, top, ".")
@@ -152,11 +153,11 @@ class _Sum:
             self.unreadable += error.errno not in _GONE
 
     def _leave(self, levels: list[_Level]) -> None:
-        """Go back to the level above, or give up on those that are not above any more."""
+        """Return to the level above, or skip levels that are no longer above."""
         left = levels.pop()
         if levels and levels[-1].fd < 0:
             levels[-1].fd = _reopen(levels[-1], left)
-            if levels[-1].fd < 0:  # moved while the walk was in it: there it may be met again, or not
+            if levels[-1].fd < 0:  # moved during the walk: it may be found again elsewhere, or not
                 self.unreadable += 1
                 while levels[-1].fd < 0:
                     levels.pop()
@@ -164,7 +165,7 @@ class _Sum:
 
 
 def _reopen(level: _Level, below: _Level) -> int:
-    """Open a level again from the one below it; -1 if that lies elsewhere now."""
+    """Reopen a level from the one below it; return -1 if that was moved elsewhere."""
     try:
         fd = os.open("..", os.O_RDONLY | _HERE, dir_fd=below.fd)
     except OSError:
@@ -177,7 +178,8 @@ def _reopen(level: _Level, below: _Level) -> int:
 
 
 def _open(parent: int, name: str) -> tuple[int, int | None]:
-    """Open a directory to look into it, also one whose mode its owner has closed: then that mode is to be restored."""
+    """Open a directory for reading, also one whose mode denies access to its owner; return fd and the mode to
+    restore."""
     with suppress(PermissionError):
         fd = os.open(name, os.O_RDONLY | _HERE, dir_fd=parent)
         if os.geteuid() == 0 or os.fstat(fd).st_mode & _PASSABLE == _PASSABLE:

@@ -1,7 +1,7 @@
-"""The files that a workspace carries about itself: `.aw/`, `CLAUDE.md`, `AGENTS.md`.
+"""The metadata files of a workspace: `.aw/`, `CLAUDE.md`, `AGENTS.md`.
 
 They are written once, before the workspace is renamed into place, and belong to us: the agent may read them. Their
-digest goes into the log, so that a change is seen even where no mount keeps the agent from making one.
+digest is recorded in the log, so that a change is detected even where no mount makes them read-only for the agent.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DIRECTORY = ".aw"
-IDENTITY = "run.json"  # the document that has the uid
+IDENTITY = "run.json"  # the document with the uid
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
 
 
 def write_all(root: str, documents: Mapping[str, Mapping[str, object]], texts: Mapping[str, str]) -> str:
-    """Write JSON documents into `.aw/` and texts beside it, and give the digest of the documents."""
+    """Write JSON documents into `.aw/` and texts beside it; return the digest of the documents."""
     directory = f"{root}/{DIRECTORY}"
     os.mkdir(directory, 0o755)
     digest = sha256()
     for name, document in documents.items():
         content = _page(document)
-        # The workspace's uid is on the disk before it is renamed into place: `repair` knows by it what is ours.
+        # The uid is synced before the workspace is renamed into place: `repair` recognises our workspaces by it.
         _write(f"{directory}/{name}", content, 0o444, sync=name == IDENTITY)
         digest.update(content)
     for name, text in texts.items():
@@ -39,9 +39,9 @@ def write_all(root: str, documents: Mapping[str, Mapping[str, object]], texts: M
 
 
 def replace(root: str, name: str, document: Mapping[str, object]) -> None:
-    """Give one document new content, in one step; PartReplaced if something else is in place of the directory.
+    """Replace one document atomically; raise PartReplaced if the directory is something else.
 
-    Nothing is synced: after a power cut `repair` writes it anew from the log.
+    Not synced: after a power failure `repair` writes it again from the log.
     """
     directory = open_part(root, DIRECTORY)
     fresh = f"{name}.{os.urandom(4).hex()}"
@@ -53,7 +53,7 @@ def replace(root: str, name: str, document: Mapping[str, object]) -> None:
 
 
 def digest_of(root: str, names: tuple[str, ...]) -> str | None:
-    """The digest of the documents as they are now; None if one is missing or is not a plain file."""
+    """Return the digest of the present documents; None if one is missing or is not a regular file."""
     digest = sha256()
     for name in names:
         content = _read(root, name)
@@ -64,7 +64,7 @@ def digest_of(root: str, names: tuple[str, ...]) -> str | None:
 
 
 def read_document(root: str, name: str) -> bytes | None:
-    """One document as it is now, None if it is missing or is not a JSON object any more."""
+    """Return the present content of one document; None if it is missing or no longer a JSON object."""
     content = _read(root, name)
     try:
         return content if content is not None and isinstance(json.loads(content), dict) else None
@@ -88,7 +88,7 @@ def _read(root: str, name: str) -> bytes | None:
 
 
 def _page(document: Mapping[str, object]) -> bytes:
-    """JSON with one key on each line: people read these files too."""
+    """Format JSON with one key per line, for human readers."""
     lines = ",\n".join(f"  {_encode(key)}: {_encode(value)}" for key, value in document.items())
     return f"{{\n{lines}\n}}\n".encode()
 

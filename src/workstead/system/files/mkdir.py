@@ -1,4 +1,4 @@
-"""Make directories beneath a `Root`, one component at a time, and take them back."""
+"""Make directories beneath a `Root`, one component at a time, with rollback on failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def make_directory(
     root: Root, path: str | bytes, *, parents: bool = False, ready: Callable[[Held], object] | None = None
 ) -> None:
-    """Make a directory; with `parents` those above too, and one that is there already is fine."""
+    """Make a directory; with `parents` also its parents, and an existing one is no error."""
     raw = root.check(path)
     try:
         if parents:
@@ -37,7 +37,7 @@ def make_directory(
 
 
 def make_missing(root: Root, raw: bytes, ready: Callable[[Held], object] | None = None) -> list[bytes]:
-    """Make every directory of `raw` that is not there; gives the paths made, outermost first. On failure, none stay."""
+    """Make every missing directory of `raw`; return the paths made, outermost first. On failure all are removed."""
     steps = [step for step in raw.split(b"/") if step not in (b"", b".")]
     here, present = _open_longest(root, steps)
     made: list[bytes] = []
@@ -51,7 +51,7 @@ def make_missing(root: Root, raw: bytes, ready: Callable[[Held], object] | None 
                 make_one(here, name)
                 made.append(b"/".join(steps[:count]))
             except FileExistsError:
-                pass  # taken meanwhile, or by a dangling link all along: to go on, it has to be a real directory
+                pass  # created meanwhile, or a dangling link: to continue, it must be a real directory
             inner = os.open(name, HANDLE | os.O_DIRECTORY, dir_fd=here)
             os.close(here)
             here = inner
@@ -64,7 +64,7 @@ def make_missing(root: Root, raw: bytes, ready: Callable[[Held], object] | None 
 
 
 def sync_above(root: Root, made: list[bytes]) -> None:
-    """Write the names of new directories to the disk, the outer ones first."""
+    """Sync the names of new directories to the disk, outer ones first."""
     for raw in made:
         try:
             folder = root.open_folder(raw.rpartition(b"/")[0] or b".")
@@ -77,8 +77,8 @@ def sync_above(root: Root, made: list[bytes]) -> None:
 
 
 def _open_longest(root: Root, steps: list[bytes]) -> tuple[int, int]:
-    """Open the longest part of the path that exists, and say how many steps that is; found by halving."""
-    low, high = 0, len(steps)  # `low` steps exist, more than `high` do not
+    """Open the longest existing part of the path, found by bisection; return it with its number of components."""
+    low, high = 0, len(steps)  # `low` components exist, more than `high` do not
     here = root.open_path(b".", os.O_DIRECTORY)
     try:
         while low < high:
@@ -99,16 +99,16 @@ def _open_longest(root: Root, steps: list[bytes]) -> tuple[int, int]:
 
 
 def make_one(folder: int, name: bytes, mode: int = 0o755) -> None:
-    """Make one directory in an open one; it belongs to whom that belongs to."""
+    """Make one directory in an open one, with the same owner."""
     os.mkdir(name, mode, dir_fd=folder)
     if os.geteuid() == 0:
         _give_to_owner(folder, name)
 
 
 def _give_to_owner(folder: int, name: bytes) -> None:
-    """A directory that root makes for an agent belongs to whom the directory around it belongs to.
+    """Give a directory that root made for an agent to the owner of its parent directory.
 
-    The name may have been swapped since: only an empty directory of root's is given away, there is nothing to lose.
+    The name may have been swapped since: only an empty directory owned by root is given away, which is harmless.
     """
     owner = os.fstat(folder)
     if not (owner.st_uid or owner.st_gid):
@@ -116,7 +116,7 @@ def _give_to_owner(folder: int, name: bytes) -> None:
     try:
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
-        return  # swapped for something else, which is not ours to give
+        return  # replaced by something that is not ours to change
     try:
         if os.fstat(fd).st_uid == 0 and not os.listdir(fd):
             give(fd, owner)
@@ -125,16 +125,16 @@ def _give_to_owner(folder: int, name: bytes) -> None:
 
 
 def give(fd: int, owner: os.stat_result) -> None:
-    """Let an inode of ours belong to whom another belongs to, where that is somebody here."""
+    """Change the owner of an inode of ours to that of another, if that owner is mapped here."""
     try:
         os.fchown(fd, owner.st_uid, owner.st_gid)
     except OSError as error:
-        if error.errno not in (EINVAL, EPERM):  # root of a user namespace, which does not know that owner
+        if error.errno not in (EINVAL, EPERM):  # root of a user namespace in which that owner is not mapped
             raise
 
 
 def unmake(root: Root, made: list[bytes]) -> None:
-    """Take back directories that were made on the way to a refusal, as long as they are empty."""
+    """Remove directories that were made before a refused operation, as long as they are empty."""
     for raw in reversed(made):
         try:
             folder, name = root.open_parent(raw)
@@ -143,6 +143,6 @@ def unmake(root: Root, made: list[bytes]) -> None:
         try:
             os.rmdir(name, dir_fd=folder)
         except OSError:
-            return  # somebody uses it by now
+            return  # in use by now
         finally:
             os.close(folder)

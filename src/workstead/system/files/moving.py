@@ -1,8 +1,8 @@
-"""Move an entry where `rename` cannot: to another mount, or a directory that comes from an overlay's lower layer.
+"""Move an entry by copying where `rename` cannot: to another mount, or a directory from an overlay's lower layer.
 
-The copy is made under a name of ours in the directory it goes to, takes the wanted name in one step, and only then the
-original goes. Both sides are the agent's, who may swap things meanwhile: every directory is held by a descriptor, every
-inode that gets an owner or a mode is one that we have just made.
+The copy is made under a temporary name in the target directory, renamed atomically to its final name, and only then is
+the original removed. Both sides belong to the agent, who may swap entries meanwhile: every directory is held by a
+descriptor, and owner and mode are changed only on inodes that we have just created.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _MAX_LEVELS = 200  # two descriptors each
 
 
 def carry(source: int, name: bytes, folder: int, new_name: bytes, *, replace: bool, limits: Limits) -> None:
-    """Copy an entry of one open directory into another under `new_name`, then remove it where it was."""
-    if not replace and _is_taken(folder, new_name):  # asked again by the rename; here it saves a copy
+    """Copy an entry of one open directory into another as `new_name`, then remove the original."""
+    if not replace and _is_taken(folder, new_name):  # the rename checks again; this saves a copy
         raise OSError(EEXIST, os.strerror(EEXIST))
     aside = temporary_name()
     try:
@@ -60,7 +60,7 @@ def _remove(folder: int, name: bytes, limits: Limits) -> None:
 
 
 def _copy(source: int, name: bytes, folder: int, new_name: bytes) -> None:
-    levels: list[tuple[int, int, list[bytes]]] = []  # both sides of a directory, and its names still to copy
+    levels: list[tuple[int, int, list[bytes]]] = []  # (source, target, names still to copy) of each directory
     try:
         _copy_one(levels, source, name, folder, new_name)
         while levels:

@@ -1,11 +1,11 @@
-"""Files without a name that processes keep on the disk: removed while open, or made by O_TMPFILE.
+"""Files without a name that processes keep on the disk: deleted while open, or created by O_TMPFILE.
 
-No walk of a tree finds them, so each process is asked what it holds: descriptors, mappings, its program and its working
-directory. Threads are asked one by one, because a thread may have a table of descriptors of its own, and a process
-whose first thread has ended shows none of it.
+No walk of a tree finds them, so /proc is searched for the files of each process: descriptors, mappings, program and
+working directory. Threads are searched one by one, because a thread may have its own descriptor table, and a process
+whose first thread has ended shows none.
 
-Two ways to hold a file cannot be measured: a descriptor that lies in the queue of a unix socket, and, for an ordinary
-user, a mapping whose descriptor was closed. Both can be seen, and then the sum is not `complete`.
+Two references to a file cannot be measured: a descriptor in the queue of a unix socket, and, for an ordinary user, a
+mapping whose descriptor was closed. Both can be detected, and then the sum is not `complete`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 _KCMP = {"x86_64": 312, "aarch64": 272}
 _KCMP_FILES = 2
-_IN_MEMORY = (b"tmpfs", b"ramfs", b"hugetlbfs", b"devtmpfs", b"mqueue")  # what lies there takes memory, not disk
+_IN_MEMORY = (b"tmpfs", b"ramfs", b"hugetlbfs", b"devtmpfs", b"mqueue")  # file systems that take memory, not disk
 _DELETED = b" (deleted)"
 
 
 class Nameless(Value):
-    """What some processes hold beside what has a name."""
+    """The sum of the nameless files of some processes."""
 
     bytes: int = 0
     files: int = 0
-    complete: bool = True  # False: they hold something that nobody can measure
+    complete: bool = True  # False: they hold files that cannot be measured
 
 
 def nameless(pids: Iterable[int]) -> Nameless:
-    """Sum up the nameless files of these processes, each once. Whoever ends meanwhile holds nothing any more."""
+    """Sum up the nameless files of these processes, each file once. A process that ends meanwhile counts as nothing."""
     found = _Found()
     for pid in pids:
         found.add_process(pid)
@@ -48,7 +48,7 @@ class _Found:
     def __init__(self) -> None:
         self.bytes = 0
         self.seen: set[tuple[int, int]] = set()
-        self._inodes: set[int] = set()  # the same; a mapping may name another device for a file of an overlay
+        self._inodes: set[int] = set()  # without device: a mapping may show another device for a file of an overlay
         self.complete = True
 
     def add_process(self, pid: int) -> None:
@@ -84,7 +84,7 @@ class _Found:
                 self.complete &= queued in ([], [b"0"])
 
     def _add(self, holder: _Holder, path: str) -> os.stat_result | None:
-        """Count what a link in /proc leads to, if it has no name, takes space on a disk and belongs to the run."""
+        """Count the target of a link in /proc if it has no name, takes disk space and belongs to the run."""
         try:
             stat = os.stat(path)
         except OSError:
@@ -118,7 +118,7 @@ class _Found:
 
 
 class _Holder:
-    """A process; what costs something to know about it is looked up when it is needed."""
+    """A process; expensive attributes are computed on demand."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -127,7 +127,7 @@ class _Holder:
 
     @property
     def uid(self) -> int:
-        """Whose files are the run's: it may also hold files of the system that were removed."""
+        """Return the user whose files count for the run: it may also hold deleted files of the system."""
         if self._uid < 0:
             with suppress(OSError, IndexError), open(f"/proc/{self.pid}/status", "rb") as file:
                 self._uid = int(file.read().partition(b"\nUid:")[2].split()[0])
@@ -135,7 +135,7 @@ class _Holder:
 
     @property
     def in_memory(self) -> set[int]:
-        """The devices of file systems that live in memory, as this process has them mounted."""
+        """Return the device numbers of the in-memory file systems mounted for this process."""
         if not self._in_memory:
             self._in_memory.add(_device_of_memory_files())
             with suppress(OSError), open(f"/proc/{self.pid}/mountinfo", "rb") as file:
@@ -148,7 +148,7 @@ class _Holder:
 
 
 def _device_of_memory_files() -> int:
-    """Where memfd, shared memory and shared anonymous mappings live; it is mounted nowhere."""
+    """Return the device of memfd, shared memory and shared anonymous mappings; it is mounted nowhere."""
     descriptor = os.memfd_create("device")
     try:
         return os.fstat(descriptor).st_dev
@@ -157,7 +157,7 @@ def _device_of_memory_files() -> int:
 
 
 def _share_descriptors(task: int, other: int) -> bool:
-    """Whether two threads have one table of descriptors; False if nobody can say."""
+    """Return whether two threads share one descriptor table; False if unknown."""
     pair, nothing = (c_int(task), c_int(other)), c_long(0)
     try:
         return syscall(_KCMP[os.uname().machine], *pair, c_int(_KCMP_FILES), nothing, nothing) == 0

@@ -1,11 +1,11 @@
-"""Files beneath a `Root`: look at them, read, write, delete, move.
+"""File operations beneath a `Root`: stat, list, delete, move.
 
-Every function takes a strict relative path (`Root.check`) and raises our errors, which name the public path. What each
-leaves behind: a look or read nothing; a change all of it, or what was there before. A refusal leaves the tree as it
-was, also where parent directories were made on the way.
+Every function takes a strict relative path (`Root.check`) and raises our errors, which name the public path. Reading
+changes nothing; a change is complete, or the previous state stays. A refused operation leaves the tree unchanged, also
+if parent directories were made on the way.
 
-A change can be announced: `ready` is called with what is about to happen and with the names that it happens to, when
-nothing but the last step is left to do. If it raises, nothing has changed.
+A change can be announced: `ready` is called with the description of the change and the affected entries immediately
+before the last step. If it raises, nothing has changed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_LIST_ENTRIES = 1_000_000
 
 
 def stat(root: Root, path: Path) -> Stat:
-    """What is at a path, a link as itself."""
+    """Return the attributes of the entry at a path, without following a link."""
     raw = root.check(path)
     try:
         fd = root.open_path(raw, os.O_NOFOLLOW)
@@ -74,7 +74,7 @@ def stat(root: Root, path: Path) -> Stat:
 
 
 def exists(root: Root, path: Path) -> bool:
-    """Whether anything, also a dangling link, has this name."""
+    """Return whether an entry of this name exists, also a dangling link."""
     raw = root.check(path)
     try:
         os.close(root.open_path(raw, os.O_NOFOLLOW))
@@ -86,7 +86,7 @@ def exists(root: Root, path: Path) -> bool:
 
 
 def scan(root: Root, path: Path = ".") -> Iterator[Entry]:
-    """The entries of a directory as the disk gives them, one at a time: no directory is too large for it."""
+    """Yield the entries of a directory in disk order, one at a time, so that a directory may have any size."""
     raw = root.check(path)
     try:
         fd = root.open_folder(raw)
@@ -103,7 +103,7 @@ def scan(root: Root, path: Path = ".") -> Iterator[Entry]:
 
 
 def list_directory(root: Root, path: Path = ".", *, max_entries: int = MAX_LIST_ENTRIES) -> tuple[Entry, ...]:
-    """The entries of a directory in order of their names; more than `max_entries` is `quota_exceeded`."""
+    """Return the entries of a directory sorted by name; more than `max_entries` raise `quota_exceeded`."""
     entries: list[Entry] = []
     for entry in scan(root, path):
         entries.append(entry)
@@ -119,12 +119,12 @@ def _entry(fd: int, item: os.DirEntry[str]) -> Entry | None:
         kind = kind_of(found.st_mode)
         target = os.readlink(item.name, dir_fd=fd) if kind == "link" else None
     except OSError:
-        return None  # gone since the directory was read
+        return None  # removed since the directory was read
     return Entry(name=item.name, kind=kind, size=found.st_size, mtime=found.st_mtime, target=target)
 
 
 def kind_of(mode: int) -> str:
-    """Our word for the kind of inode."""
+    """Return our name for the file type of a mode."""
     if S_ISREG(mode):
         return "file"
     if S_ISDIR(mode):
@@ -150,9 +150,9 @@ def delete(
     ready: Ready = None,
     exact: bool = False,
 ) -> Gone:
-    """Remove a name: a file, a link itself, an empty directory, or with `recursive` a directory and all below.
+    """Delete a file, a link itself, an empty directory, or with `recursive` a directory with everything below.
 
-    With `exact` only if it still is what `ready` was told; else `file_changed`."""
+    With `exact`, raise `file_changed` if the entry is no longer the one that `ready` was called with."""
     raw = root.check(path)
     try:
         folder, name, found = _open_entry(root, raw)
@@ -179,9 +179,10 @@ def delete(
 def move(
     root: Root, path: Path, to: Path, *, replace: bool = False, ready: MoveReady = None, exact: bool = False
 ) -> Gone:
-    """Give a file, link or directory another name in the root; `replace` lets it take the place of what is there.
+    """Rename a file, link or directory within the root; `replace` allows it to replace an existing entry.
 
-    With `exact` only what `ready` was told goes, and only onto that; else `file_changed`, or `file_exists`."""
+    With `exact`, raise `file_changed` or `file_exists` if source or target differ from those that `ready` was called
+    with."""
     raw, raw_to = root.check(path), root.check(to)
     try:
         source, name, found = _open_entry(root, raw)
@@ -229,13 +230,13 @@ def _move(
 
 
 def _sync_content(folder: int, name: bytes, found: os.stat_result) -> None:
-    """Write a file to the disk before it takes the place of another: it may have been written this instant."""
+    """Sync a file to the disk before it replaces another: its content may have been written just now."""
     if not S_ISREG(found.st_mode):
         return
     try:
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
-        return  # not ours to read, and not what was looked at
+        return  # not readable, or replaced since the check
     try:
         sync_file(fd)
     finally:
@@ -257,14 +258,14 @@ def _rename(source: int, name: bytes, folder: int, new_name: bytes, replace: boo
 
 
 def _open_place(root: Root, raw_to: bytes, *, is_directory: bool) -> tuple[int, bytes]:
-    """The directory and name that a move goes to; a trailing slash is only for a directory."""
+    """Return the directory and name of a move's target; only a directory may have a trailing slash."""
     if raw_to.endswith(b"/") and not is_directory:
         raise OSError(ENOTDIR, os.strerror(ENOTDIR))
     return root.open_parent(raw_to.rstrip(b"/"))
 
 
 def _is_same(source: int, name: bytes, folder: int, new_name: bytes) -> bool:
-    """Whether two names are one inode: `rename` then does nothing and says that it did."""
+    """Return whether two names are one inode: `rename` would then report success without doing anything."""
     try:
         there = os.stat(new_name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -273,7 +274,7 @@ def _is_same(source: int, name: bytes, folder: int, new_name: bytes) -> bool:
 
 
 def _open_entry(root: Root, raw: bytes) -> tuple[int, bytes, os.stat_result]:
-    """The directory of a name that exists, the name, and what it is; a trailing slash wants a directory."""
+    """Return the parent directory, name and stat of an existing entry; a trailing slash requires a directory."""
     bare = raw.rstrip(b"/")
     if bare in (b"", b".") or bare.endswith(b"/."):
         raise InvalidPath(f"{root.shown(raw)} is not a name that can be removed or moved")
@@ -289,7 +290,7 @@ def _open_entry(root: Root, raw: bytes) -> tuple[int, bytes, os.stat_result]:
 
 
 def _describe(folder: int, name: bytes, found: os.stat_result) -> Gone:
-    """What an audit wants to know of a name that is about to go."""
+    """Return the audit record of an entry that is about to be removed or renamed."""
     kind = kind_of(found.st_mode)
     if kind != "file" or found.st_size > MAX_DIGEST_BYTES:
         return Gone(kind=kind, size=0 if kind == "directory" else found.st_size)

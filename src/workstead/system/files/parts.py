@@ -1,11 +1,11 @@
 """The parts of a workspace: `work`, `output` and `tmp` at its top, opened without following a link.
 
-The agent owns the top of its workspace. In a sandbox the parts are mount points, which the kernel does not let anybody
-rename or remove. Without a sandbox, or by any process of the user, one can be replaced at any moment by a link to a
-directory of the host. So no verb uses a part by its path: it opens the workspace, then the part from that descriptor
-with O_NOFOLLOW, and goes on from there. What is not a directory is PartReplaced, with the remedy.
+The agent owns the top of its workspace. In a sandbox the parts are mount points, which the kernel does not allow to be
+renamed or removed. Without a sandbox, or by any process of the user, a part can be replaced at any moment by a link to
+a directory of the host. So no verb uses a part by its path: it opens the workspace, then the part from that descriptor
+with O_NOFOLLOW, and continues from there. An entry that is not a directory raises PartReplaced, with a hint.
 
-A `folder:` workspace is the exception: its `work` is a link of ours, and verbs use the folder that its record names.
+A `folder:` workspace is the exception: its `work` is a link of ours, and verbs use the folder named in its record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KINDS = {stat.S_IFLNK: "a symbolic link", stat.S_IFREG: "a file", stat.S_IFIFO:
 
 
 def open_part(root: str, name: str) -> int:
-    """A readable descriptor of a part of the workspace at `root`, or of `.`; PartReplaced if it is not a directory."""
+    """Return a readable descriptor of a part of a workspace, or of `.`; raise PartReplaced if it is not a directory."""
     top = open_top(root)
     try:
         handle = os.open(name, _TOP, dir_fd=top)
@@ -46,7 +46,7 @@ def open_part(root: str, name: str) -> int:
 
 
 def open_folder(path: str) -> int:
-    """A readable descriptor of a folder of the user's, whose mode is not ours to change."""
+    """Return a readable descriptor of a user's folder, whose mode we do not change."""
     try:
         return os.open(path, _DIRECTORY)
     except OSError as error:
@@ -54,9 +54,10 @@ def open_folder(path: str) -> int:
 
 
 def allow_owner(handle: int) -> None:
-    """Give the owner of a part all rights to it again: the agent may have taken them away with chmod.
+    """Restore the owner's permissions of a part, which the agent may have removed with chmod.
 
-    Otherwise `chmod 000 .` would switch off snapshots, restore and destroy for an ordinary user, and every run for all.
+    Otherwise `chmod 000 .` would disable snapshots, restore and destroy for an ordinary user, and every run for all
+    users.
     """
     found = os.fstat(handle)
     if found.st_mode & stat.S_IRWXU != stat.S_IRWXU and os.geteuid() in (0, found.st_uid):
@@ -64,7 +65,7 @@ def allow_owner(handle: int) -> None:
 
 
 def check_parts(root: str, names: Iterable[str] = PARTS) -> None:
-    """Refuse a workspace with something else in place of a part."""
+    """Raise PartReplaced if a part of a workspace is not a directory."""
     for name in names:
         os.close(open_part(root, name))
 
@@ -72,9 +73,10 @@ def check_parts(root: str, names: Iterable[str] = PARTS) -> None:
 def make_parts(
     root: str, names: Iterable[str], owner: tuple[int, int] | None, *, move_aside: bool = False
 ) -> list[str]:
-    """Make the parts that are missing; return a sentence about each that was made.
+    """Make the missing parts; return a sentence about each one made.
 
-    What else has the name of a part is PartReplaced, or is renamed with `move_aside`: nothing of the agent's is lost.
+    Another kind of entry with the name of a part raises PartReplaced, or is renamed with `move_aside`, so that no data
+    of the agent is lost.
     """
     done = []
     top = open_top(root)
@@ -103,7 +105,7 @@ def make_parts(
 
 
 def open_top(root: str) -> int:
-    """An O_PATH descriptor of the directory of a workspace, which its owner may use again."""
+    """Return an O_PATH descriptor of the directory of a workspace, after restoring its owner's permissions."""
     try:
         top = os.open(root, _TOP)
         try:
@@ -117,7 +119,7 @@ def open_top(root: str) -> int:
 
 
 def _kind(top: int, name: str) -> str:
-    """What has the name of a part, in words; empty if nothing has."""
+    """Return the kind of the entry with the name of a part, in words; "" if it is missing."""
     try:
         mode = os.stat(name, dir_fd=top, follow_symlinks=False).st_mode
     except FileNotFoundError:

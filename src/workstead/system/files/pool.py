@@ -1,7 +1,8 @@
-"""A pool of open database connections: one thread at a time uses each of them, and it stays open in between.
+"""Pool of open database connections, each used by one thread at a time.
 
-SQLite checkpoints and deletes a write-ahead log when its last connection closes, which costs four syncs; a connection
-in a pool is not closed before the pool is. Threads that write queue here, because SQLite lets them sleep and poll.
+SQLite checkpoints and deletes a write-ahead log when its last connection closes, which costs four syncs; a pooled
+connection stays open until the pool is closed. Writing threads queue here, because SQLite itself makes them sleep and
+poll.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-_MOST = 16  # idle ones that are kept open
+_MOST = 16  # idle connections kept open
 
 
 class Pool:
@@ -29,7 +30,7 @@ class Pool:
         self._turn = allocate_lock()
 
     def take(self, path: str) -> tuple[Connection, tuple[int, int]] | None:
-        """An idle connection to the file that is at this path now, with the file's identity, or None."""
+        """Return an idle connection to the file that is now at this path, with the file's identity, or None."""
         self._forget_parent()
         while self._idle:
             try:
@@ -42,7 +43,7 @@ class Pool:
         return None
 
     def give(self, connection: Connection, identity: tuple[int, int] | None) -> None:
-        """Put a connection back, with the identity of its file; close it if it cannot be used again."""
+        """Return a connection to the pool, with the identity of its file; close it if it cannot be reused."""
         self._forget_parent()
         if identity is None or connection.in_transaction or len(self._idle) >= _MOST:
             connection.close()
@@ -51,7 +52,8 @@ class Pool:
 
     @contextmanager
     def turn_to_write(self, wait_seconds: float) -> Iterator[None]:
-        """Be the only thread of this process that writes, or go on after that time: SQLite has the last word."""
+        """Make this the only writing thread of this process; continue anyway after the timeout, as SQLite has its own
+        lock."""
         self._forget_parent()
         turn = self._turn
         is_ours = turn.acquire(timeout=wait_seconds)
@@ -71,14 +73,15 @@ class Pool:
                 return
 
     def _forget_parent(self) -> None:
-        """Leave the connections of a parent process alone: they must not be used after a fork, nor closed."""
+        """Drop the connections of a parent process after a fork: they must be neither used nor closed."""
         if self._pid != os.getpid():
             self._inherited, self._idle, self._pid = [*self._idle], [], os.getpid()
-            self._turn = allocate_lock()  # a thread that is not in this process may have held it
+            self._turn = allocate_lock()  # a thread that does not exist in this process may have locked it
 
 
 def identify(path: str) -> tuple[int, int] | None:
-    """Device and inode of a file, None if there is none. An open file keeps its inode number for itself."""
+    """Return device and inode of a file, None if it is missing. An inode number is not reused while the file is
+    open."""
     try:
         found = os.stat(path)
     except OSError:

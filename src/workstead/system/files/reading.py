@@ -1,4 +1,4 @@
-"""Read regular files beneath a `Root`: whole, in part, or as a stream; a named limit on every one."""
+"""Read regular files beneath a `Root`: whole, in part, or as a stream, each with a named size limit."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
 MAX_READ_BYTES = 64 << 20
-MAX_DIGEST_BYTES = 64 << 20  # a larger file has no digest in an answer: a sparse terabyte costs its maker nothing
-MARK = "stat-"  # begins what stands for the digest of a larger file
-GRAIN_NS = 50_000_000  # several ticks of the clock by which the kernel dates changes
+MAX_DIGEST_BYTES = 64 << 20  # larger files get no digest in an answer: a sparse terabyte is free to create
+MARK = "stat-"  # prefix of the text that replaces the digest of a larger file
+GRAIN_NS = 50_000_000  # several ticks of the clock for the kernel's timestamps
 
 _FIRST_READ = 64 << 10  # one system call for nearly every source file
 _CHUNK = 1 << 20
-_pread, _close = os.pread, os.close  # `read` is worth the nanoseconds
+_pread, _close = os.pread, os.close  # cached: `read` is a hot path
 
 
 def read(
@@ -33,9 +33,10 @@ def read(
     max_bytes: int = MAX_READ_BYTES,
     ready: Callable[[int, int], object] | None = None,
 ) -> bytes:
-    """The bytes of a regular file, or `length` of them from `start`; more than `max_bytes` is `quota_exceeded`.
+    """Return the bytes of a regular file, or `length` of them from `start`; more than `max_bytes` raise
+    `quota_exceeded`.
 
-    `ready` is called with the open file and its size before anything is read; if it raises, nothing is."""
+    `ready` is called with the open file and its size before anything is read; if it raises, nothing is read."""
     raw = root.check(path)
     try:
         fd = root.open_direct(raw) if ready is None else -1
@@ -62,7 +63,7 @@ def read(
 
 
 def _read_on(root: Root, raw: bytes, fd: int, data: bytes, start: int, length: int | None, max_bytes: int) -> bytes:
-    """Read until the file ends: a short read is no proof of that everywhere, and an inode's size may be a lie."""
+    """Read until the file ends: a short read does not prove that everywhere, and an inode's size may be wrong."""
     wanted = max_bytes + 1 if length is None else length
     promised = min(os.fstat(fd).st_size - start, wanted)
     parts, got = [data], len(data)
@@ -97,13 +98,13 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Give the descriptor back; a second call does nothing."""
+        """Close the descriptor; idempotent."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Chunks up to `length` bytes in all, fewer when the file was cut short meanwhile."""
+        """Yield chunks of up to `length` bytes in total, fewer when the file was truncated meanwhile."""
         at, end = self.start, self.start + self.length
         while at < end:
             chunk = os.pread(self.fd, min(_CHUNK, end - at), at)
@@ -121,7 +122,7 @@ def open_reader(
     length: int | None = None,
     ready: Callable[[int, int], object] | None = None,
 ) -> Reader:
-    """Open a regular file for streaming a range of it; never more than it held when it was opened.
+    """Open a regular file for streaming a range of it; never more than its size when it was opened.
 
     `ready` is called as by `read`."""
     raw = root.check(path)
@@ -141,7 +142,7 @@ def open_reader(
 
 
 def digest(root: Root, path: str | bytes, *, max_bytes: int = MAX_DIGEST_BYTES) -> str | None:
-    """The SHA-256 of a regular file, or None when it is larger than `max_bytes`."""
+    """Return the SHA-256 of a regular file, or None when it is larger than `max_bytes`."""
     raw = root.check(path)
     try:
         fd, found = root.open_file(raw)
@@ -154,7 +155,7 @@ def digest(root: Root, path: str | bytes, *, max_bytes: int = MAX_DIGEST_BYTES) 
 
 
 def chunks_of(fd: int, size: int) -> Iterator[bytes]:
-    """A file from its start, up to the size it had: it may grow for as long as one reads."""
+    """Yield a file from its start, up to the given size: it may grow during the read."""
     at = 0
     while at < size:
         chunk = os.pread(fd, min(_CHUNK, size - at), at)
@@ -165,7 +166,7 @@ def chunks_of(fd: int, size: int) -> Iterator[bytes]:
 
 
 def digest_of(fd: int, size: int) -> str:
-    """The SHA-256 of an open file of that size, in hexadecimal."""
+    """Return the SHA-256 of an open file of that size, in hexadecimal."""
     hashed = hasher(size)
     for chunk in chunks_of(fd, size):
         hashed.update(chunk)
@@ -173,7 +174,7 @@ def digest_of(fd: int, size: int) -> str:
 
 
 def hasher(size: int | None) -> Any:
-    """A SHA-256 for so many bytes: OpenSSL's is faster for many, but takes two milliseconds to load."""
+    """Return a SHA-256 hasher for so many bytes: OpenSSL's is faster for many, but takes two milliseconds to load."""
     if size is not None and size < _FIRST_READ:
         return sha256()
     from hashlib import sha256 as fast
@@ -185,18 +186,18 @@ def hasher(size: int | None) -> Any:
 
 
 def mark_of(found: os.stat_result) -> str:
-    """A text for a file that is too large to be read for it, which is another one after every change.
+    """Return a version mark for a file that is too large for a digest; it differs after every change.
 
-    It goes by the inode, the size and the times; the time of the last change to an inode is the kernel's to set."""
+    It is made of the inode, the size and the times; only the kernel can set an inode's ctime."""
     said = f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}"
     return MARK + str(sha256(said.encode()).hexdigest())[:32]
 
 
 def find_mark(fd: int) -> str | None:
-    """The mark of an open file; None while it is being changed.
+    """Return the mark of an open file; None while it is being changed.
 
-    Two changes within one tick of the kernel's clock have the same time. So a mark is given only when that tick is
-    over, for which we wait; where times are whole seconds, nobody has a mark for a moment."""
+    Two changes within one tick of the kernel's clock have the same time. So wait until that tick is over before
+    returning a mark; on file systems with whole seconds, a file just changed has no mark for a moment."""
     for _ in range(3):
         found = os.fstat(fd)
         age = time.time_ns() - found.st_ctime_ns

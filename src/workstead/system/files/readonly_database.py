@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
 
 def connect(path: str) -> Connection:
-    """Open the database for reading; raises sqlite3.Error if that is impossible without writing.
+    """Open the database for reading; raise sqlite3.Error if that is impossible without writing.
 
-    SQLite reads a database in WAL mode with the two files beside it, and makes them if they are missing. Where it
-    cannot, it reads the main file alone, which is complete as long as the write-ahead log is missing or empty.
+    SQLite reads a database in WAL mode with the two files beside it, and creates them if they are missing. Where it
+    cannot, the fallback reads the main file alone, which is complete if the write-ahead log is missing or empty.
     """
     from _sqlite3 import Error
     from _sqlite3 import connect as connect_to
     from urllib.parse import quote
 
     uri = f"file:{quote(os.fsencode(path))}"
-    # `immutable` also ignores the locks of others, so it comes last.
+    # `immutable` also ignores locks of other processes, so it is tried last.
     for option in ("mode=ro", "immutable=1"):
         connection: Connection = connect_to(
             f"{uri}?{option}", timeout=30.0, isolation_level=None, check_same_thread=False, uri=True

@@ -1,10 +1,10 @@
-"""What the log says of each workspace, once more beside the log: a lost log is rebuilt from here.
+"""Backup of each workspace's essential events beside the log, from which a lost log is rebuilt.
 
-    HOME/records/UID     one sealed line for each event that a workspace cannot do without, as it stands in the log
+    HOME/records/UID     one sealed line for each essential event of a workspace, as in the log
 
-In the home, where no agent writes. A line is written after its event is in the log and is not synced: the log is the
-truth, and these files are compared with it by `aw verify` and written anew by `aw repair`. They hold how a workspace
-was made, what became of it, its snapshots and its runs; they do not hold who read or wrote which file.
+In the home, where no agent can write. A line is written after its event is in the log and is not synced: the log is the
+source of truth; `aw verify` compares these files with it, and `aw repair` rewrites them. They contain how a workspace
+was made and ended, its snapshots and its runs, but no file accesses.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 KEPT = frozenset(
     {*workspace.EVENTS, *run.EVENTS, "snapshot_taken", "snapshot_imported", "snapshot_dropped"},
 )
-_ENDS = ("workspace_purged",)  # after which nothing of the workspace is left
-_begun: dict[str, bytes] = {}  # intents of this process whose end is to come
+_ENDS = ("workspace_purged",)  # after this event nothing of the workspace is left
+_begun: dict[str, bytes] = {}  # intents of this process that have not ended yet
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def directory_of(home: str) -> str:
-    """Where the records of a home are."""
+    """Return the directory of a home's records."""
     return f"{home}/records"
 
 
 def keep(home: str, events: Iterable[Event]) -> None:
-    """Write down what was appended to the log. A disk that refuses leaves the record to the next repair."""
+    """Record events that were appended to the log. On a write error the record is left to the next repair."""
     lines: dict[str, list[bytes]] = {}
     for event in events:
         if event.event_type not in KEPT:
             continue
         uid = str(event.event_data["uid"])
         if event.event_type == "workspace_creating":
-            _begun[uid] = _line(event)  # written with its end: a workspace that was not made needs no record
+            _begun[uid] = _line(event)  # written together with its end: a workspace that was never made needs no record
             continue
         begun = _begun.pop(uid, b"")
         if event.event_type in _ENDS or _is_aborted(event):
@@ -58,20 +58,20 @@ def keep(home: str, events: Iterable[Event]) -> None:
 
 
 def forget(home: str, uid: str) -> None:
-    """Remove the record of a workspace that is gone for good."""
+    """Remove the record of a workspace that was purged."""
     with suppress(OSError):
         os.unlink(f"{directory_of(home)}/{uid}")
 
 
 def replace(home: str, uid: str, events: Iterable[Event]) -> None:
-    """Write a record anew."""
+    """Rewrite a record."""
     fresh = f"{directory_of(home)}/{uid}.{os.urandom(4).hex()}"
     _append(fresh, b"".join(_line(event) for event in events))
     os.rename(fresh, f"{directory_of(home)}/{uid}")
 
 
 def uids(home: str) -> list[str]:
-    """The workspaces that have a record."""
+    """Return the uids of the workspaces that have a record."""
     try:
         return sorted(name for name in os.listdir(directory_of(home)) if "." not in name)
     except FileNotFoundError:
@@ -79,7 +79,7 @@ def uids(home: str) -> list[str]:
 
 
 def read(home: str, uid: str) -> tuple[list[dict[str, Any]], int]:
-    """The events of a workspace as they were written down, and how many lines are damaged."""
+    """Return the recorded events of a workspace, and the number of damaged lines."""
     try:
         with open(f"{directory_of(home)}/{uid}", "rb") as file:
             lines = file.read().splitlines(keepends=True)
@@ -112,6 +112,6 @@ def _append(path: str, lines: bytes) -> None:
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         descriptor = os.open(path, flags, 0o600)
     try:
-        os.write(descriptor, lines)  # in one call: two writers do not mix their lines
+        os.write(descriptor, lines)  # in one call: lines of two concurrent writers do not mix
     finally:
         os.close(descriptor)

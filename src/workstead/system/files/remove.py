@@ -1,4 +1,4 @@
-"""Delete trees that nobody needs any more, however deep, and nothing that is mounted in them."""
+"""Delete trees of any depth, but nothing that is mounted in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workstead.system.files.walk import remove_tree as remove_limited
 
 
 def remove_tree(path: str) -> None:
-    """Delete a directory of ours and all that is in it; OSError if something below is a file system of its own."""
+    """Delete a directory of ours with its contents; raise OSError if another file system is mounted below it."""
     parent, name = os.path.split(path)
     folder = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -19,5 +19,5 @@ def remove_tree(path: str) -> None:
 
 
 def remove_below(folder: int, name: bytes) -> None:
-    """Delete a directory in an open one and all that is in it, without limits on how much that is."""
+    """Delete a subdirectory of an open directory with its contents, without limits on their number."""
     remove_limited(folder, name, NO_LIMITS)

@@ -1,7 +1,7 @@
-"""Disk space and inodes put aside in a directory, so that a full disk can still be freed.
+"""Reserve disk space and inodes in a directory, so that files can be deleted even on a full disk.
 
-Deleting needs a little room itself: the log writes down what is deleted, and SQLite makes two files beside a database
-that is opened (`-wal`, `-shm`). The reserve is released when that room is missing and made again when there is some.
+Deleting needs a little space itself: the log records the deletion, and SQLite creates two files beside a database when
+it opens it (`-wal`, `-shm`). The reserve is released when that space is missing, and made again when there is some.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _INODES = ("reserve.1", "reserve.2")  # empty files
 
 
 def make(directory: str) -> None:
-    """Put the room aside unless that is done already; on a full disk there is no reserve."""
+    """Make the reserve unless it exists; on a full disk there is none."""
     path = f"{directory}/reserve"
     try:
         if os.stat(path).st_size >= _BYTES:
@@ -24,7 +24,7 @@ def make(directory: str) -> None:
     try:
         for name in _INODES:
             os.close(os.open(f"{directory}/{name}", flags, 0o600))
-        descriptor = os.open(path, flags, 0o600)  # last: its size says that the reserve is complete
+        descriptor = os.open(path, flags, 0o600)  # last: its size proves that the reserve is complete
         try:
             os.posix_fallocate(descriptor, 0, _BYTES)
         finally:
@@ -34,7 +34,7 @@ def make(directory: str) -> None:
 
 
 def use(directory: str) -> bool:
-    """Return the room to the disk; False if there was none."""
+    """Release the reserve; return False if there was none."""
     released = False
     for name in ("reserve", *_INODES):
         try:

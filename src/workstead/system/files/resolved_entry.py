@@ -1,7 +1,7 @@
-"""A name in an open directory: where it really is, and what is there, whatever the path that led to it.
+"""A resolved directory entry: its real path and content, independent of the path that led to it.
 
-A path may go through links that an agent has made; a rule about paths has to judge where it ends. The directory is
-open already, so nobody can put another in its place between the look and the act.
+A path may go through links that an agent has created; a policy rule about paths has to judge the real path. The
+directory is already open, so it cannot be replaced between the check and the operation.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from workstead.system.files.root import Root
 
-FACT_BYTES = 8000  # how far content is looked at to tell whether it is binary
+FACT_BYTES = 8000  # bytes examined to decide whether content is binary
 
 
 class Held:
-    """An entry of an open directory, or of one that will be made below it."""
+    """An entry of an open directory, or of one that will be created below it."""
 
     def __init__(self, root: Root, folder: int, name: bytes, *, has_temporary: bool = False) -> None:
         self.root = root
-        self.has_temporary = has_temporary  # its new content is beside it, under another name
+        self.has_temporary = has_temporary  # its new content is beside it, under a temporary name
         self._folder = folder
         self._name = name
 
     @property
     def path(self) -> str:
-        """The path from the root, with every link on the way resolved."""
+        """Return the path from the root, with every link on the way resolved."""
         return os.fsdecode(b"/".join(part for part in (path_of(self.root, self._folder), self._name) if part))
 
     def stat(self) -> os.stat_result | None:
-        """What has this name, a link as itself; None if nothing has."""
+        """Return the stat of the entry, without following a link; None if it does not exist."""
         try:
             return os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def exists(self) -> bool:
-        """Whether anything, also a dangling link, has this name."""
+        """Return whether the entry exists, also as a dangling link."""
         return self.stat() is not None
 
     def target(self) -> str:
-        """The text of the link here."""
+        """Return the target of the link."""
         return os.fsdecode(os.readlink(self._name, dir_fd=self._folder))
 
     def open(self) -> int:
-        """A readable descriptor of the regular file here; OSError for any other kind."""
+        """Return a readable descriptor of the regular file; raise OSError for any other kind."""
         handle = os.open(self._name, HANDLE, dir_fd=self._folder)
         try:
             return reopen(handle)[0]
@@ -58,11 +58,11 @@ class Held:
             os.close(handle)
 
     def start(self) -> bytes | None:
-        """The first bytes of the file here; None if it is no readable file."""
+        """Return the first bytes of the file; None if it is not a readable file."""
         return self.content(FACT_BYTES)
 
     def content(self, most: int) -> bytes | None:
-        """So many bytes of the file here; None if it is no readable file."""
+        """Return up to `most` bytes of the file; None if it is not a readable file."""
         try:
             fd = self.open()
         except OSError:
@@ -73,9 +73,10 @@ class Held:
             os.close(fd)
 
     def fingerprint(self, limits: Limits | None = None) -> str:
-        """A text that is another one when what is here is anything else: "" for nothing, the digest of a file.
+        """Return a text that changes whenever the entry changes: "" for a missing one, the digest of a file.
 
-        A directory, and a file that is too large to be read for this, go by times that only the kernel sets."""
+        For a directory, and for a file that is too large for a digest, it is made of times that only the kernel sets.
+        """
         found = self.stat()
         if found is None:
             return ""
@@ -93,7 +94,7 @@ class Held:
         return _by_times(found)
 
     def listing(self, limits: Limits | None = None) -> list[tuple[str, int]]:
-        """Every path below the directory here, and its size; nothing if it is no directory."""
+        """Return every path below the directory with its size; empty if it is not a directory."""
         found = self.stat()
         return self._listing(limits)[1] if found is not None and S_ISDIR(found.st_mode) else []
 
@@ -117,7 +118,7 @@ class Held:
 
 
 class OpenFile(Held):
-    """A file that is open already, whatever name it was opened by."""
+    """A file that is already open, under any name."""
 
     def __init__(self, root: Root, fd: int) -> None:
         super().__init__(root, fd, b"")
@@ -130,10 +131,10 @@ class OpenFile(Held):
 
 
 def path_of(root: Root, fd: int) -> bytes:
-    """Where an open directory or file beneath the root is, from there; b"" is the root itself.
+    """Return the path of an open directory or file relative to the root; b"" is the root itself.
 
-    Both are asked for in the same way, so it does not matter from where they are seen: in another namespace, too, one
-    begins with the other."""
+    Both paths are read in the same way from /proc, so the result is correct in another mount namespace, too: one is a
+    prefix of the other."""
     top = os.readlink(b"/proc/self/fd/%d" % root.fd).rstrip(b"/")
     there = os.readlink(b"/proc/self/fd/%d" % fd)
     if there == top:
@@ -141,7 +142,7 @@ def path_of(root: Root, fd: int) -> bytes:
     if there.endswith(b" (deleted)") and not os.fstat(fd).st_nlink:
         raise FileNotFoundError(2, "was removed this instant")
     if not there.startswith(top + b"/"):
-        raise OSError(18, "is no longer beneath the workspace")  # EXDEV: moved away this instant
+        raise OSError(18, "is no longer beneath the workspace")  # EXDEV: just moved away
     return there[len(top) + 1 :]
 
 

@@ -1,18 +1,18 @@
-"""`Root`: an open directory that one cannot leave.
+"""`Root`: an open directory that paths cannot escape.
 
-The agent may make any link and rename anything at any moment, so a check of a path's text, or of what it pointed to a
-moment ago, proves nothing. The rules of this file:
+The agent may create any link and rename anything at any moment, so checking a path's text, or its target a moment ago,
+proves nothing. The rules of this file:
 
 1. A `Root` holds one descriptor. Paths are resolved from it by a resolver that cannot lead out (see `openat2`), never
-   from a name on the host: a root that is renamed or replaced stays the directory that was opened.
-2. `check` refuses what is no relative path: empty, NUL, absolute, a whole component `..`, too long. Nothing is folded
-   or rewritten: `link/../x` is not `x`, and `..x` is a name. The rest is for the kernel to say.
-3. `resolve` is the other, forgiving way in: it rewrites text to a clean relative path. Its answer is only text again,
-   and is opened under rules 1 and 2.
-4. Before a file is opened, its kind is known: an O_PATH descriptor is looked at, and only a regular file is opened for
-   reading, through that same descriptor. A pipe would block, a device may act.
-   On a mount with `nodev` the kernel itself refuses devices and O_NONBLOCK disarms pipes, so there one open is enough;
-   a root that is read often gets such a mount for itself, where we may make one.
+   from a path on the host: a root that is renamed or replaced stays the directory that was opened.
+2. `check` rejects text that is not a relative path: empty, NUL, absolute, a whole component `..`, too long. Nothing is
+   normalised: `link/../x` is not `x`, and `..x` is a name. Everything else is left to the kernel.
+3. `resolve` is the lenient alternative: it rewrites text to a clean relative path. Its result is only text again, and
+   is opened under rules 1 and 2.
+4. A file's type is checked before it is opened: through an O_PATH descriptor, and only a regular file is then opened
+   for reading, through that same descriptor. Opening a pipe would block, opening a device may have side effects.
+   On a mount with `nodev` the kernel itself refuses devices, and O_NONBLOCK makes pipes harmless, so there one open is
+   enough; a root that is read often gets such a mount of its own, if we may make one.
 5. Errors name the public path, as the agent sees it, with control characters escaped; never the host's.
 """
 
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 PUBLIC_MOUNT = "/mnt/workspace"
 MAX_PATH_BYTES = 4095  # the kernel's 4096 include the NUL
 
-HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # to look at an entry itself
+HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC  # to stat an entry without following a link
 READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY
 _OFTEN = 64
@@ -86,7 +86,7 @@ _ENCODING = sys.getfilesystemencoding()
 
 
 class Root:
-    """An open directory one cannot leave; closed by `with`, or by `close`."""
+    """An open directory that paths cannot escape; closed by `with`, or by `close`."""
 
     __slots__ = (
         "_direct",
@@ -101,7 +101,7 @@ class Root:
     )
 
     def __init__(self, fd: int, *, public: str = PUBLIC_MOUNT, resolver: str | None = None, keep_out: str = "") -> None:
-        """Take over an O_PATH descriptor of a directory; `Root.open` is the usual way."""
+        """Take ownership of an O_PATH descriptor of a directory; usually called by `Root.open`."""
         self.fd = fd
         self._kept_out = _identity(keep_out, fd) if keep_out else None
         self.public_mount = public.rstrip("/") or "/"
@@ -110,7 +110,7 @@ class Root:
         self._direct: object | None = None
         self._direct_fd = fd
         self._slow = 0  # files opened in two steps so far
-        self.fills_reads = False  # whether a short read by `open_direct` proves the end of the file
+        self.fills_reads = False  # whether a short read after `open_direct` proves the end of the file
         if self.resolver == "openat2" and os.fstatvfs(fd).f_flag & os.ST_NODEV:
             self._allow_direct(fd)
 
@@ -124,9 +124,9 @@ class Root:
         dir_fd: int | None = None,
         keep_out: str = "",
     ) -> Root:
-        """Open the directory at `path` of the host (beneath `dir_fd` if given); it may not be a link itself.
+        """Open the directory at `path` of the host (beneath `dir_fd` if given); it must not be a link itself.
 
-        `keep_out` names a directory in it that nothing may be changed in, by whatever way a path gets there.
+        `keep_out` names a subdirectory in which nothing may be changed, by any path that leads there.
         """
         try:
             fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
@@ -139,7 +139,7 @@ class Root:
             raise
 
     def close(self) -> None:
-        """Give the descriptor back; a second call does nothing."""
+        """Close the descriptor; idempotent."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -155,14 +155,14 @@ class Root:
     # -- text ----------------------------------------------------------------------------------------------------------
 
     def check(self, unsafe_path: str | bytes) -> bytes:
-        """The bytes of a strict path, or the refusal that says what is wrong with it."""
-        try:  # asked of the text, because it is five times faster than of bytes; nearly every path ends here
+        """Return the bytes of a strict path; raise an error that says what is wrong with it."""
+        try:  # checked as text, which is five times faster than as bytes; nearly every path returns here
             if ".." not in unsafe_path and "\0" not in unsafe_path and unsafe_path[0] != "/":
                 raw = unsafe_path.encode(_ENCODING)  # type: ignore[union-attr]
                 if len(raw) <= MAX_PATH_BYTES:
                     return raw
         except (AttributeError, LookupError, TypeError, UnicodeEncodeError):
-            pass  # bytes, empty, bytes within text, or no text at all
+            pass  # bytes, empty, surrogate escapes, or no text at all
         raw = _encode(unsafe_path)
         self._refuse_text(raw)
         return raw
@@ -182,10 +182,10 @@ class Root:
             )
 
     def resolve(self, unsafe_path: str) -> str:
-        """Rewrite what a person or agent wrote to a relative path for the strict functions.
+        """Rewrite a path written by a person or agent to a relative path for the strict functions.
 
-        Backslashes are separators; an absolute path means the same below the public mount, or below the root; `.`
-        and doubled separators go; `..` takes back one component and is refused where there is none to take back.
+        Backslashes are separators; an absolute path is relative to the public mount, or to the root; `.` and doubled
+        separators are dropped; `..` removes one component, and is rejected if there is none to remove.
         """
         if not isinstance(unsafe_path, str) or not unsafe_path:
             raise InvalidPath("the path is empty")
@@ -208,22 +208,22 @@ class Root:
         return clean
 
     def public(self, rel: str | bytes) -> str:
-        """The path that the agent knows for `rel`."""
+        """Return the path by which the agent knows `rel`."""
         text = os.fsdecode(rel)
         if text in ("", ".", "./"):
             return self.public_mount
         return f"{self.public_mount.rstrip('/')}/{text}"
 
     def shown(self, rel: str | bytes) -> str:
-        """The public path in a form that is safe to print."""
+        """Return the public path, escaped for printing."""
         return printable(self.public(rel))
 
     def failure(self, error: OSError, rel: str | bytes) -> WorksteadError:
-        """Our error for what the operating system said about `rel`."""
+        """Convert an OSError about `rel` to our error."""
         return failure(error, self.shown(rel))
 
     def over(self, rel: str | bytes, limit: str, most: int, what: str) -> QuotaExceeded:
-        """Our error for a limit that `rel` goes over."""
+        """Return the error for a limit that `rel` exceeds."""
         return QuotaExceeded(
             f"{self.shown(rel)} has more than {most} {what}",
             hint=f"the limit is {limit}; ask for a part, or raise it",
@@ -231,22 +231,23 @@ class Root:
         )
 
     # -- descriptors ---------------------------------------------------------------------------------------------------
-    # These take checked paths and raise OSError: the functions that call them know which path to name.
+    # These take checked paths and raise OSError: their callers know which path the error has to name.
 
     def open_path(self, raw: bytes, flags: int = 0) -> int:
-        """An O_PATH descriptor of whatever is there; add O_NOFOLLOW for a link itself, O_DIRECTORY to insist."""
+        """Return an O_PATH descriptor of an entry of any kind; add O_NOFOLLOW for a link itself, O_DIRECTORY to require
+        one."""
         return self._open(self.fd, raw, os.O_PATH | flags)
 
     def open_folder(self, raw: bytes) -> int:
-        """A readable descriptor of a directory."""
+        """Return a readable descriptor of a directory."""
         return self._open(self.fd, raw, _FOLDER_FLAGS)
 
     def open_below(self, folder: int, raw: bytes) -> int:
-        """A readable descriptor of a directory below `folder`, with no link on the way."""
+        """Return a readable descriptor of a directory below `folder`, without following any link."""
         return self._open(folder, raw, _FOLDER_FLAGS | os.O_NOFOLLOW, links=False)
 
     def open_parent(self, raw: bytes) -> tuple[int, bytes]:
-        """The O_PATH descriptor of the directory that holds the last component, and that component's name."""
+        """Return an O_PATH descriptor of the parent directory, and the name of the last component."""
         head, _, name = raw.rpartition(b"/")
         if name in (b"", b".", b".."):
             raise OSError(EINVAL, "names no entry of a directory")
@@ -259,7 +260,7 @@ class Root:
         return folder, name
 
     def refuse_kept_out(self, folder: int, name: bytes = b"") -> None:
-        """PermissionDenied if this is the directory that nothing may be changed in, or the name of it."""
+        """Raise PermissionDenied if this is the `keep_out` directory, or its name."""
         if self._kept_out is None:
             return
         found = os.fstat(folder)
@@ -270,7 +271,7 @@ class Root:
             )
 
     def open_file(self, raw: bytes) -> tuple[int, os.stat_result]:
-        """A readable descriptor of a regular file, and its stat; OSError ENXIO for any other kind."""
+        """Return a readable descriptor of a regular file, and its stat; raise OSError ENXIO for any other kind."""
         fd = self.open_direct(raw)
         if fd < 0:
             return self.open_known(raw)
@@ -281,7 +282,7 @@ class Root:
         raise OSError(ENXIO, "not a regular file")
 
     def open_known(self, raw: bytes) -> tuple[int, os.stat_result]:
-        """The same by the way that is right on every mount: look at it, then open what was looked at."""
+        """Like `open_file`, on every kind of mount: check the type by O_PATH, then open the same inode."""
         self._slow += 1
         if self._slow == _OFTEN and self.resolver == "openat2":
             self._get_own_mount()
@@ -292,10 +293,10 @@ class Root:
             os.close(handle)
 
     def open_direct(self, raw: bytes) -> int:
-        """A descriptor for reading by one system call, or -1 when only `open_known` can tell.
+        """Return a descriptor for reading by one system call, or -1 when only `open_known` can decide.
 
-        Only on a mount with `nodev`, and without leaving that mount: nothing there acts when it is opened. The kind
-        is not known yet: use `pread`, which fails on a pipe.
+        Only on a mount with `nodev`, and without leaving that mount: opening has no side effects there. The type is not
+        known yet: use `pread`, which fails on a pipe.
         """
         how = self._direct
         if how is None:
@@ -309,18 +310,19 @@ class Root:
         self.fills_reads = _file_system(fd) in _PAGE_CACHED
 
     def _get_own_mount(self) -> None:
-        """A mount costs as much to make and drop as fifty reads save, so only a root that is used often gets one."""
+        """Make a private nodev mount, only for a root that is used often: making and dropping it costs as much as fifty
+        reads save."""
         if os.geteuid() == 0:
-            with suppress(OSError):  # an old kernel, or root without the right to mount
+            with suppress(OSError):  # an old kernel, or root without the mount privilege
                 self._allow_direct(clone_without_devices(self.fd))
 
 
-# File systems that read through the page cache: they give all that was asked for, or all there is.
+# File systems that read through the page cache: a read returns all requested bytes, or all that exist.
 _PAGE_CACHED = {0xEF53, 0x58465342, 0x9123683E, 0x01021994, 0x794C7630}  # ext4 xfs btrfs tmpfs overlay
 
 
 def _identity(name: str | bytes, folder: int) -> tuple[int, int] | None:
-    """Device and inode of what has this name, a link as itself; None if nothing has it."""
+    """Return device and inode of an entry without following a link; None if it does not exist."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
@@ -329,7 +331,7 @@ def _identity(name: str | bytes, folder: int) -> tuple[int, int] | None:
 
 
 def _file_system(fd: int) -> int:
-    """The magic number of the file system behind a descriptor, 0 if it has none to tell."""
+    """Return the magic number of the file system of a descriptor, 0 if unknown."""
     answer = (ctypes.c_long * 32)()  # struct statfs begins with it
     return int(answer[0]) if libc.fstatfs(fd, answer) == 0 else 0
 
@@ -342,7 +344,7 @@ def _encode(unsafe_path: str | bytes) -> bytes:
 
 
 def reopen(handle: int) -> tuple[int, os.stat_result]:
-    """Open the regular file behind an O_PATH descriptor for reading: the same inode, whatever its name is now."""
+    """Open the regular file of an O_PATH descriptor for reading: the same inode, even if it was renamed."""
     found = os.fstat(handle)
     if not S_ISREG(found.st_mode):
         raise OSError(ENXIO, "not a regular file")
@@ -350,17 +352,17 @@ def reopen(handle: int) -> tuple[int, os.stat_result]:
 
 
 def rename_no_replace(source: int, name: str | bytes, folder: int, new_name: str | bytes) -> None:
-    """Give an entry of one open directory a name in another; EEXIST when that is taken."""
+    """Rename an entry of one open directory into another; raise EEXIST if the new name is taken."""
     _rename(source, name, folder, new_name, 1)  # RENAME_NOREPLACE
 
 
 def rename_exchange(source: int, name: str | bytes, folder: int, new_name: str | bytes) -> None:
-    """Swap two entries of open directories in one step; ENOENT when either is missing."""
+    """Swap two entries of open directories atomically; raise ENOENT if either is missing."""
     _rename(source, name, folder, new_name, 2)  # RENAME_EXCHANGE
 
 
 def _rename(source: int, name: str | bytes, folder: int, new_name: str | bytes, flags: int) -> None:
-    sys.audit("os.rename", name, new_name, source, folder)  # as os.rename does: the crash tests stop here
+    sys.audit("os.rename", name, new_name, source, folder)  # as os.rename does: the crash tests hook it
     result: int = libc.renameat2(source, os.fsencode(name), folder, os.fsencode(new_name), flags)
     if result < 0:
         code = ctypes.get_errno()
@@ -368,7 +370,7 @@ def _rename(source: int, name: str | bytes, folder: int, new_name: str | bytes, 
 
 
 def failure(error: OSError, name: str) -> WorksteadError:
-    """Our error for what the operating system said about the thing shown as `name`."""
+    """Convert an OSError about the thing shown as `name` to our error."""
     known = _FAILURES.get(error.errno or 0)
     if known is None:
         return from_os(error, name)

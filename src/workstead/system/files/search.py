@@ -1,8 +1,8 @@
 """Find files beneath a `Root` by name or by content.
 
-Plain text is looked for in this process. A regular expression is not: a hostile file can keep Python's matcher busy for
-years, with the interpreter's lock held, and nothing inside the process can stop it. So expressions run in a small
-process of their own that gets bytes through a pipe and is killed when its time is over.
+Plain text is searched in this process. A regular expression is not: a hostile file can keep Python's matcher busy for
+years while it holds the GIL, and nothing inside the process can stop it. So expressions run in a small separate process
+that gets bytes through a pipe and is killed at its timeout.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 MAX_MATCHES = 1_000
-MAX_SEARCHED_BYTES = 4 << 20  # a larger file is skipped
-_MAX_LINE = 400  # bytes of a matching line that are shown
+MAX_SEARCHED_BYTES = 4 << 20  # larger files are skipped
+_MAX_LINE = 400  # bytes shown of a matching line
 _BINARY_PROBE = 8192
 _MAX_ALTERNATIVES = 64  # of a pattern with braces
 
@@ -31,7 +31,8 @@ _MAX_ALTERNATIVES = 64  # of a pattern with braces
 def find_names(
     root: Root, pattern: str, path: str | bytes = ".", *, max_matches: int = MAX_MATCHES, limits: Limits | None = None
 ) -> Found:
-    """Every name that matches a glob: without a slash the name itself at any depth, with one the path from `path`."""
+    """Find every name that matches a glob: without a slash the name at any depth, with one the path relative to
+    `path`."""
     matches = glob_matcher(pattern)
     by_path = "/" in pattern
     paths: list[str] = []
@@ -54,7 +55,7 @@ def find_paths(
     exclude: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> list[Named]:
-    """Everything whose path from `path` matches a glob, in order; nothing below what `exclude` matches is looked at."""
+    """Return all entries whose path relative to `path` matches a glob, in order; `exclude` matches are not searched."""
     from workstead.system.files.operations import kind_of
 
     wanted = path_matcher(pattern)
@@ -72,7 +73,7 @@ def find_paths(
                     try:
                         found.append(Named(path=name, kind=kind_of(item.stat(follow_symlinks=False).st_mode)))
                     except OSError:
-                        continue  # gone since its name was read
+                        continue  # removed since its name was read
             if left_out:
                 visit.subdirectories = [name for name in visit.subdirectories if name not in left_out]
     found.sort(key=lambda each: each.path)
@@ -91,8 +92,8 @@ def find_text(
     limits: Limits | None = None,
     may: Callable[[str], bool] | None = None,
 ) -> Matches:
-    """Every line that holds `needle`, in files whose name matches `names`; binary and large ones are skipped, and those
-    whose path `may` says no to."""
+    """Find every line that contains `needle`, in files whose name matches `names`. Skip binary and large files, and
+    paths that `may` rejects."""
     pattern = os.fsencode(needle)
     if not pattern:
         raise Invalid("there is nothing to search for")
@@ -120,7 +121,7 @@ def find_text(
 
 
 def _content(folder: int, name: bytes, max_bytes: int, count: dict[str, int]) -> bytes:
-    """The bytes of a file worth searching, or none."""
+    """Return the content of a file to search, or b"" for a file to skip."""
     try:
         handle = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
@@ -146,7 +147,7 @@ def _content(folder: int, name: bytes, max_bytes: int, count: dict[str, int]) ->
 
 
 class _Text:
-    """Looks for plain bytes."""
+    """Search for plain bytes."""
 
     def __init__(self, needle: bytes) -> None:
         self._needle = needle
@@ -158,7 +159,7 @@ class _Text:
         return None
 
     def lines(self, data: bytes, most: int) -> Iterator[tuple[int, str]]:
-        """Number and text of the first `most` lines that hold it."""
+        """Yield number and text of the first `most` lines that contain it."""
         at = data.find(self._needle)
         number, counted = 1, 0
         while at >= 0 and most > 0:
@@ -172,10 +173,10 @@ class _Text:
 
 
 class _Expression:
-    """Looks for a regular expression, line by line, in a process that can be killed."""
+    """Search for a regular expression, line by line, in a process that can be killed."""
 
-    # Takes the expression, says what is wrong with it; then takes frames (length, most, bytes) and answers each with
-    # the lines that match, as "number TAB text".
+    # Reads the expression and reports its syntax error; then reads frames (length, most, bytes) and answers each with
+    # the matching lines, as "number TAB text".
     _PROGRAM = r"""
 import re, struct, sys
 take, give = sys.stdin.buffer, sys.stdout.buffer
@@ -229,19 +230,20 @@ while head := take.read(16):
         self.close()
 
     def close(self) -> None:
-        """Kill the process, whatever it is doing."""
+        """Kill the process."""
         self._process.kill()
-        self._process.communicate()  # closes the pipes and collects it
+        self._process.communicate()  # closes the pipes and reaps the process
 
     def lines(self, data: bytes, most: int) -> Iterator[tuple[int, str]]:
-        """Number and text of the first `most` lines that match."""
+        """Yield number and text of the first `most` lines that match."""
         self._send(len(data).to_bytes(8, "big") + most.to_bytes(8, "big") + data)
         for answer in self._receive().split(b"\n")[:-1]:
             number, _, line = answer.partition(b"\t")
             yield int(number), _text(line)
 
     def _send(self, data: bytes) -> None:
-        """The process takes a whole frame before it does anything, so that writing never waits for a match."""
+        """Send one frame. The process reads a whole frame before it matches, so that writing never waits for a
+        match."""
         assert self._process.stdin is not None
         self._process.stdin.write(data)
         self._process.stdin.flush()
@@ -275,10 +277,11 @@ def _text(line: bytes) -> str:
 
 
 def glob_matcher(pattern: str) -> Callable[[str], object]:
-    """A glob as a function: `*`, `?` and `[...]` stay within a name, a component `**` stands for any number of names.
+    """Return a glob as a function: `*`, `?` and `[...]` match within a name, a component `**` matches any number of
+    names.
 
-    `fnmatch` makes expressions that never go back over what a star took, and components are matched one by one, so
-    that no pattern and no name makes this slow.
+    `fnmatch` generates expressions without backtracking over a star, and components are matched one by one, so that no
+    combination of pattern and name is slow.
     """
     if "/" not in pattern:
         from fnmatch import translate
@@ -288,7 +291,8 @@ def glob_matcher(pattern: str) -> Callable[[str], object]:
 
 
 def path_matcher(pattern: str) -> Callable[[str], object]:
-    """A glob for whole paths: without a slash it stands for one name at the top, unless it is `**`."""
+    """Return a glob for whole paths as a function: without a slash it matches one name at the top, unless it is
+    `**`."""
     alternatives = _without_braces(pattern)
     if len(alternatives) > 1:
         matchers = [path_matcher(each) for each in alternatives]
@@ -298,7 +302,7 @@ def path_matcher(pattern: str) -> Callable[[str], object]:
     parts = [None if part == "**" else re.compile(translate(part)).match for part in pattern.strip("/").split("/")]
 
     def reached(states: set[int]) -> set[int]:
-        """`**` may also stand for nothing."""
+        """Add the states after a `**`, which may also match nothing."""
         for state in sorted(states):
             while state < len(parts) and parts[state] is None:
                 state += 1
@@ -317,7 +321,7 @@ def path_matcher(pattern: str) -> Callable[[str], object]:
 
 
 def _without_braces(pattern: str) -> list[str]:
-    """`*.{js,ts}` means `*.js` and `*.ts`; a pattern that would mean too many is taken as it stands."""
+    """Expand `*.{js,ts}` to `*.js` and `*.ts`; a pattern with too many alternatives is returned unchanged."""
     found, done = [pattern], False
     while not done and len(found) <= _MAX_ALTERNATIVES:
         done = True

@@ -1,13 +1,13 @@
-"""Go through whole trees: the nested listing, disk usage, removal.
+"""Walk whole trees: nested listing, disk usage, removal.
 
-A tree may be made to hurt: thousands of levels, a million names, directories that turn into links while we look. So:
+A tree may be hostile: thousands of levels, a million names, directories replaced by links during the walk. So:
 
-- Nothing recurses. A walk keeps a list of paths still to visit and one open directory, whatever the depth.
-- A directory is opened from the top of the walk by a resolver that follows no link at all, in one system call where
-  the path is short. What is a link now is skipped; what was swapped leads to another place inside, never out.
-- Every walk ends: `Limits` on names, levels and seconds are errors that name the limit.
-- Removal holds at most 64 levels open. It brings deeper directories up to the top, or, where an overlay cannot move
-  them, closes the outer ones and opens them again from the top on the way back; it never goes back through `..`.
+- Nothing recurses. A walk keeps a list of paths still to visit and one open directory, at any depth.
+- A directory is opened from the top of the walk by a resolver that follows no link at all, in one system call if the
+  path is short. A link is skipped; a swapped directory leads to another place inside, never out.
+- Every walk ends: `Limits` on names, levels and seconds raise errors that name the limit.
+- Removal keeps at most 64 levels open. It moves deeper directories up to the top, or, where an overlay cannot move
+  them, closes the outer ones and reopens them from the top on the way back; it never goes back through `..`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _GONE = (ENOENT, ENOTDIR, ELOOP)  # removed, or no directory any more, since its name was read
 _MAX_OPEN_LEVELS = 64
-_BATCH = 16_384  # names of one directory that are held at a time
+_BATCH = 16_384  # names of one directory that are in memory at a time
 
 
 class Limits(Value):
-    """How far a walk may go."""
+    """Limits of a walk."""
 
     max_entries: int = 2_000_000
     max_depth: int = 10_000
@@ -44,24 +44,24 @@ NO_LIMITS = Limits(max_entries=1 << 60, max_depth=1 << 60, max_seconds=1e12)
 
 
 class Usage(Value):
-    """What a tree takes; an inode with several names counts once."""
+    """Disk usage of a tree; an inode with several names counts once."""
 
-    apparent_bytes: int  # as regular files say
-    allocated_bytes: int  # as the disk says, directories included
-    files: int  # everything that is not a directory
+    apparent_bytes: int  # sum of the sizes of regular files
+    allocated_bytes: int  # allocated blocks, directories included
+    files: int  # all entries except directories
     directories: int  # the top included
 
 
 class Visit:
-    """A directory on a walk: where it is, how deep, and what is in it (None when it could not be read).
+    """A directory on a walk: path, depth and entries (None if it could not be read).
 
-    A large directory comes in several visits, one after the other, so that no walk holds all of its names.
+    A large directory is split into several consecutive visits, so that no walk holds all of its names in memory.
     """
 
     __slots__ = ("depth", "entries", "is_first", "path", "subdirectories")
 
     def __init__(self, path: str, depth: int, entries: list[os.DirEntry[str]] | None, is_first: bool) -> None:
-        self.path = path  # from the top of the walk, "" for the top
+        self.path = path  # relative to the top of the walk, "" for the top
         self.depth = depth
         self.entries = entries
         self.is_first = is_first
@@ -72,18 +72,18 @@ class Visit:
         return self.path.rpartition("/")[2]
 
     def prefix(self) -> str:
-        """What to put before a name to get its path from the top."""
+        """Return the prefix that turns a name into its path from the top."""
         return f"{self.path}/" if self.path else ""
 
     def files(self) -> list[str]:
-        """The names of the regular files."""
+        """Return the names of the regular files."""
         return [item.name for item in self.entries or () if item.is_file(follow_symlinks=False)]
 
 
 class Walk:
-    """Iterate for every directory of a tree, a parent before its children and those right after it.
+    """Iterate over every directory of a tree, a parent immediately before its children.
 
-    The entries' own `stat` works until the next step, and `fd` is the directory's descriptor until then.
+    `stat` of the entries works until the next step, and `fd` is the directory's descriptor until then.
     """
 
     def __init__(self, root: Root, path: str | bytes, limits: Limits | None = None) -> None:
@@ -92,7 +92,7 @@ class Walk:
         self._limits = limits or Limits()
         self._until = monotonic() + self._limits.max_seconds
         self._left = self._limits.max_entries
-        self._last = ""  # the path of `fd` from the top
+        self._last = ""  # path of `fd` relative to the top
         try:
             self._top = root.open_folder(self._raw)
         except OSError as error:
@@ -146,7 +146,7 @@ class Walk:
                 is_first = False
 
     def _open(self, path: str) -> None:
-        """Make `fd` the directory at `path`, from the last one if that is above it, else from the top."""
+        """Open the directory at `path` as `fd`: from the previous one if that is above it, else from the top."""
         start, rest = self._top, path
         if self._last and path.startswith(self._last + "/"):
             start, rest = self.fd, path[len(self._last) + 1 :]
@@ -160,7 +160,7 @@ class Walk:
             self.fd = self._top
 
     def check_time(self) -> None:
-        """Raise when the walk has taken longer than it may."""
+        """Raise an error when the walk exceeds its time limit."""
         if monotonic() > self._until:
             seconds = self._limits.max_seconds
             raise TimedOut(
@@ -174,7 +174,7 @@ class Walk:
 
 
 def open_deep(root: Root, start: int, rest: bytes) -> int:
-    """Open a directory below `start` by a path of any length, in pieces that the kernel takes."""
+    """Open a directory below `start` by a path of any length, in pieces that the kernel accepts."""
     fd = start
     while True:
         piece, rest = _split(rest)
@@ -191,7 +191,7 @@ def open_deep(root: Root, start: int, rest: bytes) -> int:
 def _split(path: bytes) -> tuple[bytes, bytes]:
     if len(path) <= MAX_PATH_BYTES:
         return path, b""
-    at = path.rindex(b"/", 0, MAX_PATH_BYTES)  # a name has at most 255 bytes, so there is one
+    at = path.rindex(b"/", 0, MAX_PATH_BYTES)  # exists: a name has at most 255 bytes
     return path[:at], path[at + 1 :]
 
 
@@ -199,14 +199,15 @@ def _split(path: bytes) -> tuple[bytes, bytes]:
 
 
 def tree(root: Root, path: str | bytes = ".", *, limits: Limits | None = None) -> Tree:
-    """The nested listing of a directory; links, special files and unreadable directories are skipped and counted.
+    """Return the nested listing of a directory; links, special files and unreadable directories are skipped and
+    counted.
 
-    Its depth is the tree's, so printing or encoding it recurses: `tree_json` does not.
+    It is nested as deep as the tree, so printing or encoding it recurses: `tree_json` does not.
     """
     count = _Count()
     node: dict[str, Any] = {}
     around: dict[str, Any] = {}
-    waiting = {"": around}  # path of a directory to come: the dict it belongs into
+    waiting = {"": around}  # path of a directory to visit -> dict for its entries
     with Walk(root, path, limits) as walk:
         for visit in walk:
             if visit.is_first:
@@ -226,11 +227,11 @@ def tree(root: Root, path: str | bytes = ".", *, limits: Limits | None = None) -
 
 
 class _Count:
-    """What a listing met."""
+    """Counters of a listing."""
 
     def __init__(self) -> None:
         self.files = self.links = self.special = self.unreadable = 0
-        self.directories = -1  # the top is none of its own entries
+        self.directories = -1  # the top is not one of its own entries
 
     def add(self, visit: Visit, files: int) -> None:
         entries = visit.entries or []
@@ -244,7 +245,8 @@ class _Count:
 
 
 def tree_json(root: Root, path: str | bytes = ".", *, limits: Limits | None = None) -> Iterator[bytes]:
-    """The nested listing as JSON text in pieces, at any depth; names that are not UTF-8 as escaped surrogates."""
+    """Yield the nested listing as JSON text in pieces, at any depth; names that are not UTF-8 have escaped
+    surrogates."""
     from json.encoder import encode_basestring_ascii as quoted
 
     open_levels = 0
@@ -270,9 +272,9 @@ def tree_json(root: Root, path: str | bytes = ".", *, limits: Limits | None = No
 
 
 def usage(root: Root, path: str | bytes = ".", *, limits: Limits | None = None) -> Usage:
-    """What a directory and all below take; links are not followed, directories that cannot be read count as empty."""
+    """Return the disk usage of a directory; links are not followed, and unreadable directories count as empty."""
     apparent = blocks = files = directories = 0
-    several: set[tuple[int, int]] = set()  # inodes with more names than one
+    several: set[tuple[int, int]] = set()  # inodes with several names
     with Walk(root, path, limits) as walk:
         for visit in walk:
             directories += visit.is_first
@@ -282,7 +284,7 @@ def usage(root: Root, path: str | bytes = ".", *, limits: Limits | None = None) 
                 try:
                     found = item.stat(follow_symlinks=False)
                 except OSError:
-                    continue  # gone since
+                    continue  # removed since
                 if item.is_dir(follow_symlinks=False):
                     blocks += found.st_blocks
                     continue
@@ -302,7 +304,8 @@ def usage(root: Root, path: str | bytes = ".", *, limits: Limits | None = None) 
 
 
 def remove_tree(folder: int, name: bytes, limits: Limits) -> int:
-    """Remove a directory and all below it, and say how many names that were; OSError, or an error of a limit."""
+    """Remove a directory with everything below; return the number of removed names. Raise OSError, or a limit's
+    error."""
     removal = _Removal(limits, os.fstat(folder).st_dev)
     try:
         removal.enter(folder, name)
@@ -326,7 +329,7 @@ class _Level:
     def __init__(self, name: bytes, fd: int) -> None:
         self.name = name
         self.fd = fd
-        self.inner: list[bytes] = []  # directories in it that are still to be removed
+        self.inner: list[bytes] = []  # its subdirectories still to be removed
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -343,7 +346,7 @@ class _Removal:
         self.removed = 0
 
     def enter(self, folder: int, name: bytes) -> None:
-        """Open a directory and remove all in it but its directories."""
+        """Open a directory and remove everything in it except subdirectories."""
         fd = _open_to_empty(folder, name)
         level = _Level(name, fd)
         self.levels.append(level)
@@ -361,7 +364,7 @@ class _Removal:
                     level.inner.append(name)
 
     def _unlink(self, fd: int, name: bytes) -> bool:
-        """Remove what is no directory; False when it has become one, and is for the next look at its parent."""
+        """Unlink an entry; return False if it has become a directory, which the next pass over its parent handles."""
         try:
             os.unlink(name, dir_fd=fd)
         except FileNotFoundError:
@@ -372,7 +375,8 @@ class _Removal:
         return True
 
     def go_into(self, level: _Level, name: bytes) -> None:
-        """Take on a directory in `level`: enter it, or from too deep, bring it up to the top to be entered there."""
+        """Continue with a subdirectory of `level`: enter it, or, if too deep, move it to the top to be entered
+        there."""
         if len(self.levels) >= _MAX_OPEN_LEVELS and self._bring_up(level, name):
             return
         try:
@@ -383,7 +387,7 @@ class _Removal:
             self._unlink(level.fd, name)
 
     def _bring_up(self, level: _Level, name: bytes) -> bool:
-        """Move a directory to the top; False where an overlay cannot, and it has to be entered where it is."""
+        """Move a directory to the top; return False if an overlay cannot, so that it must be entered in place."""
         top = self.levels[0]
         fresh = b".aw-" + os.urandom(8).hex().encode()
         try:
@@ -398,7 +402,7 @@ class _Removal:
         return True
 
     def leave(self, folder: int) -> None:
-        """Remove the innermost open directory; if somebody put something in meanwhile, empty it again."""
+        """Remove the innermost open directory; if another process added entries meanwhile, empty it again."""
         level = self.levels[-1]
         if len(self.levels) > 1 and self.levels[-2].fd < 0:
             self._reopen(len(self.levels) - 1)
@@ -406,12 +410,12 @@ class _Removal:
         try:
             os.rmdir(level.name, dir_fd=parent)
         except FileNotFoundError:
-            pass  # moved away by its owner, who keeps what is left of it
+            pass  # moved away by its owner, with the rest of its entries
         except OSError as error:
             if error.errno == ENOTDIR:
                 self._unlink(parent, level.name)
             elif error.errno == ENOTEMPTY:
-                self._count()  # so that a race that never ends reaches a limit
+                self._count()  # so that an endless race reaches a limit
                 self._empty(level)
                 return
             else:
@@ -421,7 +425,7 @@ class _Removal:
         self._count()
 
     def _reopen(self, count: int) -> None:
-        """Open the innermost of the first `count` levels again, going down from the top."""
+        """Reopen the innermost of the first `count` levels, from the top down."""
         here = os.dup(self.levels[0].fd)
         try:
             for position in range(1, count):
@@ -452,7 +456,7 @@ class _Removal:
 
 
 def _open_to_empty(folder: int, name: bytes) -> int:
-    """Open a directory so that its names can be read and removed, also one whose mode its owner has closed."""
+    """Open a directory to read and remove its names, also one whose mode denies access to its owner."""
     try:
         fd = _open_here(folder, name)
     except PermissionError:

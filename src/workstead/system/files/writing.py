@@ -1,8 +1,8 @@
-"""Write files beneath a `Root`, each all or nothing.
+"""Write files beneath a `Root` atomically.
 
-A write never opens the old file for writing. The new bytes go to a fresh file in the same directory, which then takes
-the name: readers see all or nothing, a hard link keeps the old bytes under its other name, a link put there in the
-meantime is replaced and not followed. A link that was there before is followed as long as it stays inside.
+A write never opens the old file for writing. The new bytes go to a new file in the same directory, which is then
+renamed: readers see all or nothing, a hard link keeps the old bytes under its other name, and a link created meanwhile
+is replaced, not followed. A link that existed before is followed as long as it stays inside the root.
 """
 
 from __future__ import annotations
@@ -44,13 +44,12 @@ def write(
     ready: Ready = None,
     exact: bool = False,
 ) -> Written:
-    """Make `data` the content of a file: all of it, or nothing changes.
+    """Replace the content of a file by `data` atomically.
 
-    It is on the disk when this returns. A replaced file keeps its permission bits and owner, a new one is 0644 and
-    belongs to its directory's owner.
-    `create_only` is `file_exists` when anything has the name; more than `max_bytes` is `quota_exceeded`. With `exact`
-    what is there has to be what `ready` was told: one that was made since is `file_exists`, a changed one is
-    `file_changed`.
+    The content is synced to the disk when this returns. A replaced file keeps its permission bits and owner; a new one
+    is 0644 and gets the owner of its directory. With `create_only` an existing name raises `file_exists`; more than
+    `max_bytes` raises `quota_exceeded`. With `exact` the file must still be the one that `ready` was called with: a
+    file created since raises `file_exists`, a changed one `file_changed`.
     """
     change = _Change(
         root,
@@ -73,13 +72,13 @@ def append(
     ready: Ready = None,
     exact: bool = False,
 ) -> Written:
-    """Add `data` to the end of a file, by a whole new file as in `write`; `max_bytes` is for the result."""
+    """Append `data` to a file, by writing a whole new file as `write` does; `max_bytes` limits the result."""
     change = _Change(root, root.check(path), append=True, max_bytes=max_bytes, ready=ready, exact=exact)
     return change.make(data, parents=parents)
 
 
 class _Change:
-    """One write: where to, and under which conditions."""
+    """One write: its target and its conditions."""
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class _Change:
         self._append = append
 
     def make(self, data: Data, *, parents: bool) -> Written:
-        """Do it; parent directories that were made for it go again if it fails."""
+        """Perform the write; on failure remove the parent directories that were made for it."""
         made: list[bytes] = []
         try:
             if self._raw.endswith((b"/", b"/.")) or self._raw == b".":
@@ -121,7 +120,7 @@ class _Change:
             raise
 
     def _replace(self, folder: int, name: bytes, data: Data) -> Written:
-        """Write a fresh file beside `name` and give it that name."""
+        """Write a new file in the same directory and rename it to `name`."""
         old = _Old(folder, name)
         try:
             if self._create_only and old.found is not None:
@@ -176,16 +175,17 @@ class _Change:
 
 
 def _open_landing(root: Root, raw: bytes, *, follow: bool, made: list[bytes] | None) -> tuple[int, bytes]:
-    """The directory, open, and the name in it that a write to `raw` is for, after links that stay inside.
+    """Return the open directory and the name that a write to `raw` goes to, after following links that stay inside.
 
-    A link's target is joined to the link's directory as text and goes to the resolver as it stands, `..` and all: who
-    swaps parts meanwhile only chooses another place inside.
+    A link's target is joined to the link's directory as text and resolved unchanged, `..` included: swapping components
+    meanwhile can only select another place inside the root.
     """
     for hop in range(MAX_LINKS):
         try:
             folder, name = root.open_parent(raw)
         except OSError as error:
-            if error.errno == EINVAL and hop:  # a link to `.`, `..` or `x/`: refused, but first see whether it leaves
+            # a link to `.`, `..` or `x/`: refused, but first check whether it leads out
+            if error.errno == EINVAL and hop:
                 os.close(root.open_path(raw))
                 raise OSError(EISDIR, os.strerror(EISDIR)) from None
             if error.errno != ENOENT or made is None or hop:
@@ -197,7 +197,7 @@ def _open_landing(root: Root, raw: bytes, *, follow: bool, made: list[bytes] | N
         try:
             target = os.readlink(name, dir_fd=folder)
         except OSError as error:
-            if error.errno in (EINVAL, ENOENT):  # no link, or nothing yet
+            if error.errno in (EINVAL, ENOENT):  # not a link, or missing
                 return folder, name
             os.close(folder)
             raise
@@ -207,7 +207,7 @@ def _open_landing(root: Root, raw: bytes, *, follow: bool, made: list[bytes] | N
 
 
 def _beside(raw: bytes, target: bytes) -> bytes:
-    """The path of a link's target, for a link at `raw`."""
+    """Return the path of a link's target, for a link at `raw`."""
     if target.startswith(b"/"):
         raise OSError(EXDEV, os.strerror(EXDEV))
     head, slash, _ = raw.rpartition(b"/")
@@ -218,7 +218,7 @@ def _beside(raw: bytes, target: bytes) -> bytes:
 
 
 def _mark(folder: int, name: bytes, inode: int) -> str:
-    """The mark of the file that was just written; "" if another one has its name already."""
+    """Return the mark of the file just written; "" if another file has its name already."""
     try:
         handle = os.open(name, HANDLE, dir_fd=folder)
     except OSError:
@@ -230,7 +230,7 @@ def _mark(folder: int, name: bytes, inode: int) -> str:
 
 
 class _Old:
-    """The file that a write replaces, if there is one: open for reading where that is allowed."""
+    """The file that a write replaces, if there is one: open for reading if permitted."""
 
     def __init__(self, folder: int, name: bytes) -> None:
         self.found: os.stat_result | None = None
@@ -249,7 +249,7 @@ class _Old:
             if S_ISREG(self.found.st_mode):
                 self.size = self.found.st_size
                 self._open(handle)
-            elif not S_ISLNK(self.found.st_mode):  # a link came after we looked; it is replaced, not followed
+            elif not S_ISLNK(self.found.st_mode):  # a link created after the check; it is replaced, not followed
                 raise OSError(ENXIO, os.strerror(ENXIO))
         finally:
             os.close(handle)
@@ -258,7 +258,7 @@ class _Old:
         try:
             self.fd, _ = reopen(handle)
         except PermissionError:
-            self.fd = -1  # a file may be replaced by somebody who may not read it
+            self.fd = -1  # replacing a file does not require permission to read it
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -266,7 +266,7 @@ class _Old:
 
 
 class _Sink:
-    """Where new bytes go: to the file, through the digest, up to the limit."""
+    """The destination of new bytes: the file and its digest, up to the limit."""
 
     def __init__(self, fd: int, max_bytes: int, size: int | None) -> None:
         self._fd = fd
@@ -294,25 +294,26 @@ class _Sink:
 
 
 class _Fresh:
-    """A new file in a directory: without a name where the file system can, so that a crash leaves nothing of it."""
+    """A new file in a directory: without a name (O_TMPFILE) where the file system can, so that a crash leaves
+    nothing."""
 
     def __init__(self, folder: int) -> None:
         self._folder = folder
-        self._name = b""  # to be removed at the end
+        self._name = b""  # temporary name to remove at the end
         try:
             self.fd = os.open(b".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=folder)
         except OSError as error:
-            if error.errno not in (EISDIR, EOPNOTSUPP, ENOENT, EINVAL):  # what file systems say that know no such thing
+            if error.errno not in (EISDIR, EOPNOTSUPP, ENOENT, EINVAL):  # errors of file systems without O_TMPFILE
                 raise
             self._name, self.fd = open_temporary(folder)
 
     @property
     def has_name(self) -> bool:
-        """Whether it stands under a temporary name, so that a walk of the directory finds it."""
+        """Return whether it has a temporary name, so that a walk of the directory finds it."""
         return bool(self._name)
 
     def take(self, name: bytes) -> None:
-        """Give it a name that nothing has; FileExistsError if something has it."""
+        """Link it under a new name; raise FileExistsError if the name exists."""
         if self._name:
             rename_no_replace(self._folder, self._name, self._folder, name)
             self._name = b""
@@ -320,9 +321,9 @@ class _Fresh:
             self._link(name)
 
     def take_over(self, name: bytes) -> None:
-        """Give it a name, in place of what has it."""
+        """Rename it to a name, replacing an existing entry."""
         if not self._name:
-            self._name = temporary_name()  # for an instant: no call puts a file without a name in the place of another
+            self._name = temporary_name()  # briefly: no system call replaces a name by a file without a name
             self._link(self._name)
         os.rename(self._name, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         self._name = b""
@@ -337,18 +338,18 @@ class _Fresh:
 
 
 def temporary_name() -> bytes:
-    """A name that nobody else has thought of."""
+    """Return a random name that is not in use."""
     return b".aw-" + os.urandom(8).hex().encode()
 
 
 def open_temporary(folder: int, name: bytes | None = None) -> tuple[bytes, int]:
-    """A fresh file, under a name of its own unless one is given."""
+    """Create a file, with a random name unless one is given; return name and descriptor."""
     name = name or temporary_name()
     return name, os.open(name, _NEW_FILE, 0o600, dir_fd=folder)
 
 
 def take_after(fd: int, old: os.stat_result | None, folder: int) -> None:
-    """Give a new inode the permissions and owner of what it replaces; never a set-id bit."""
+    """Give a new inode the permissions and owner of the file it replaces; never a set-id bit."""
     regular = old if old is not None and S_ISREG(old.st_mode) else None
     if os.geteuid() == 0:
         owner = regular or os.fstat(folder)
@@ -358,15 +359,15 @@ def take_after(fd: int, old: os.stat_result | None, folder: int) -> None:
 
 
 def forget(folder: int, name: bytes) -> None:
-    """Remove a file, if it is still there."""
+    """Remove a file; a missing one is no error."""
     try:
         os.unlink(name, dir_fd=folder)
     except OSError:
-        return  # the agent was quicker; there is nothing of ours left
+        return  # the agent removed it first
 
 
 def refuse_changed(root: Root, raw: bytes, folder: int, name: bytes, known: os.stat_result) -> None:
-    """FileChanged if what has this name is not what was looked at; asked at the very last moment."""
+    """Raise FileChanged if the entry of this name differs from `known`; call it immediately before the change."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:

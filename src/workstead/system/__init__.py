@@ -1,1 +1,1 @@
-"""The only code that touches the operating system."""
+"""The operating system layer: the only code that calls the operating system."""

@@ -1,4 +1,4 @@
-"""File operations beneath a `Root`: stat, list, delete, move.
+"""File operations beneath a `Root`: stat, list, read, write, delete, move.
 
 Every function takes a strict relative path (`Root.check`) and raises our errors, which name the public path. Reading
 changes nothing; a change is complete, or the previous state stays. A refused operation leaves the tree unchanged, also

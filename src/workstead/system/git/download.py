@@ -1,8 +1,8 @@
-"""HTTP to a host that was looked at before, and to no other.
+"""HTTP requests to addresses that the caller has already resolved and checked, and to no others.
 
-The name is resolved and judged by the caller; here the connection goes to one of exactly these addresses, with the name
-for the certificate and the `Host` header. No redirect is followed, no proxy is used, nothing is sent that was not
-given, and an answer is read up to a limit and a moment.
+The caller resolves and checks the name; here the connection goes to one of exactly these addresses, with the name for
+the certificate and the `Host` header. No redirect is followed, no proxy is used, only the given headers and body are
+sent, and an answer is read up to a size limit and a deadline.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from http.client import HTTPConnection, HTTPResponse
 
-_SILENT_SECONDS = 60.0  # a host that says nothing for so long is gone
+_SILENT_SECONDS = 60.0  # timeout of a host that sends nothing
 _PIECE = 1 << 18
 _PORTS = {True: 443, False: 80}
 
 
 class Target(Value):
-    """Where a request goes."""
+    """The destination of a request."""
 
     host: str
     port: int
@@ -36,14 +36,14 @@ class Target(Value):
 def ask(
     target: Target, *, headers: Mapping[str, str], body: bytes | None = None, max_bytes: int, deadline: float
 ) -> tuple[int, bytes]:
-    """Send a request, a POST if there is a body, and give the status and the whole answer."""
+    """Send a request, a POST if there is a body; return the status and the whole answer."""
     with _Exchange(target, headers, body, deadline) as answer:
         content = b"".join(answer.pieces(max_bytes))
         return answer.status, content
 
 
 def save(target: Target, descriptor: int, *, headers: Mapping[str, str], size: int, deadline: float) -> str:
-    """Write what a GET gives to a file, if it is exactly so long; give its SHA-256."""
+    """Write the answer of a GET to a file; raise CloneFailed unless it has exactly `size` bytes; return its SHA-256."""
     from hashlib import sha256
 
     digest, found = sha256(), 0
@@ -62,7 +62,7 @@ def save(target: Target, descriptor: int, *, headers: Mapping[str, str], size: i
 
 
 class _Exchange:
-    """One request and its answer, on a connection of its own."""
+    """One request and its answer, on its own connection."""
 
     def __init__(self, target: Target, headers: Mapping[str, str], body: bytes | None, deadline: float) -> None:
         self.target = target
@@ -95,7 +95,7 @@ class _Exchange:
         return self.answer.status
 
     def pieces(self, max_bytes: int) -> Iterator[bytes]:
-        """The answer as it comes; CloneFailed if there is more of it than this."""
+        """Yield the answer as it arrives; raise CloneFailed if it is longer than `max_bytes`."""
         import time
         from http.client import HTTPException
 
@@ -140,6 +140,6 @@ class _Exchange:
         return socket.create_connection((self.target.addresses[-1], self.target.port), _SILENT_SECONDS)
 
     def _failed(self, error: Exception) -> CloneFailed:
-        # What the other side wrote does not belong into our message: only the kind of the error does.
+        # Text from the other side does not belong into our message: only the kind of the error does.
         said = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
         return CloneFailed(f"{self.target.host} could not be asked ({said})", hint="check the host, and try again")

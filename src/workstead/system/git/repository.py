@@ -1,10 +1,10 @@
-"""Repositories as files: read, checked out and written by hand.
+"""Git repositories as files: read, check out and write them without running git on them.
 
-`checkout` writes the files of a commit itself, into a fresh directory, links last, so that no tree however made can
-write through one; git is only asked for a list and for bytes. An index and a `.git` for a workspace are files like
-others: `private_repository` writes them with their own HEAD, refs and config, and objects borrowed from elsewhere
-through `objects/info/alternates`, which git reads and never writes. What is asked about a repository of the user's
-(`find_repository`, `head_of`, `fingerprint`) is read from its files, in microseconds and without running anything.
+`checkout` writes the files of a commit itself, into a new directory, links last, so that no crafted tree can write
+through a link; git only provides a list and bytes. An index and a `.git` for a workspace are ordinary files:
+`private_repository` writes them with their own HEAD, refs and config, and borrows objects from other repositories
+through `objects/info/alternates`, which git reads and never writes. Queries about a user's repository
+(`find_repository`, `head_of`, `fingerprint`) read its files, in microseconds and without running a program.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
     from workstead.system.git.runner import Git
 
-# What a stored mirror says about every path, should anybody ever check out of it with git.
+# Attributes of every path in a stored mirror, in case it is ever checked out with git.
 PINNED_ATTRIBUTES = b"* -text -ident -filter -diff -merge -working-tree-encoding -export-subst -export-ignore\n"
 
-# An overlay shows other inode and device numbers, owners and change times than the place where the index was made.
-# Without these two, git takes every file for changed and reads all of them once.
+# An overlay shows other inode and device numbers, owners and ctimes than the directory where the index was made.
+# Without the first two settings, git treats every file as changed and reads all of them once.
 CALM = "[core]\n\tcheckStat = minimal\n\ttrustctime = false\n\tfsmonitor = false\n"
 
 
@@ -46,16 +46,16 @@ CALM = "[core]\n\tcheckStat = minimal\n\ttrustctime = false\n\tfsmonitor = false
 
 
 class Entry(Value):
-    """One line of an index."""
+    """One entry of an index."""
 
     name: bytes
     mode: int
     id: str
-    at: int  # where its stat data stand in the file
+    at: int  # offset of its stat data in the file
 
 
 def read_index(content: bytes) -> list[Entry]:
-    """The entries of an index as `git read-tree` writes it: version 2, unconflicted, names in order."""
+    """Parse an index as `git read-tree` writes it: version 2, without conflicts, names in order."""
     if content[:8] != b"DIRC\0\0\0\2":
         raise FilesystemError("git wrote an index of an unknown version", hint="aw doctor checks git's version")
     count = int.from_bytes(content[8:12])
@@ -75,7 +75,7 @@ def read_index(content: bytes) -> list[Entry]:
 
 
 def with_stats(content: bytes, entries: Sequence[Entry], sizes: Sequence[int], seconds: int) -> bytes:
-    """The index as if git had just looked at every file: time and size are what `checkStat = minimal` compares."""
+    """Return the index with fresh stat data: `checkStat = minimal` compares only time and size."""
     import hashlib
 
     changed = bytearray(content)
@@ -88,7 +88,7 @@ def with_stats(content: bytes, entries: Sequence[Entry], sizes: Sequence[int], s
 
 
 def with_other_files(content: bytes, tree: str, names: Collection[bytes]) -> bytes:
-    """The index with time and size of other files for some of its names: those that `tree` has."""
+    """Return the index with time and size of the files in `tree`, for those of the names that exist there."""
     import hashlib
 
     changed = bytearray(content)
@@ -102,7 +102,7 @@ def with_other_files(content: bytes, tree: str, names: Collection[bytes]) -> byt
 
 
 def with_full_stats(content: bytes, tree: str, owner: tuple[int, int] | None) -> bytes:
-    """The index as git sees the files of `tree` through a mount: for a repository whose config is not ours."""
+    """Return the index with the stat data of `tree` seen through a mount: for a repository whose config is not ours."""
     import hashlib
 
     changed = bytearray(content)
@@ -117,8 +117,8 @@ def with_full_stats(content: bytes, tree: str, owner: tuple[int, int] | None) ->
     return bytes(changed)
 
 
-_MAX_NAME = 3500  # the kernel takes paths of 4,095 bytes, ours before it included
-_MAX_BLOB = 2 << 30  # one file is held in memory while it is written
+_MAX_NAME = 3500  # the kernel accepts paths of 4,095 bytes, including our prefix
+_MAX_BLOB = 2 << 30  # one file is in memory while it is written
 _MAX_ATTRIBUTES = 64 << 20
 
 
@@ -126,7 +126,7 @@ _MAX_ATTRIBUTES = 64 << 20
 
 
 class Checkout(Value):
-    """What a checkout wrote."""
+    """The result of a checkout."""
 
     index: bytes
     submodules: list[str]
@@ -134,9 +134,9 @@ class Checkout(Value):
 
 
 class Limits(Value):
-    """How much a checkout may write; None is no limit."""
+    """Limits of a checkout; None is no limit."""
 
-    max_files: int | None = None  # and directories
+    max_files: int | None = None  # including directories
     max_bytes: int | None = None
 
 
@@ -150,11 +150,12 @@ def checkout(
     limits: Limits,
     progress: Callable[[str], None] | None = None,
 ) -> Checkout:
-    """Write the files of a commit into an empty directory of ours, and the index that goes with them.
+    """Write the files of a commit into an empty directory of ours, and the matching index.
 
-    No filter, hook or program of the repository runs. Line ends and encodings that attributes ask for are applied, as
-    git would; `$Id$` stays folded and LFS pointers stay pointers. All files get the time `seconds`. What is over a
-    limit is QuotaExceeded before anything is written: a few objects that name each other can make any number of files.
+    No filter, hook or program of the repository runs. Line ends and encodings that attributes require are applied, as
+    git would; `$Id$` stays unexpanded and LFS pointers stay pointers. All files get the mtime `seconds`. Raise
+    QuotaExceeded for a limit before anything is written: a few objects that refer to each other can make any number of
+    files.
     """
     _refuse_too_many(git, git_dir, commit, limits.max_files)
     temporary = f"{target}.index"
@@ -180,7 +181,7 @@ def checkout(
 
 
 def _refuse_too_many(git: Git, git_dir: str, commit: str, max_files: int | None) -> None:
-    """Count the names of a commit while git lists them, and stop at the limit."""
+    """Count the names of a commit while git lists them; raise QuotaExceeded at the limit."""
     counted = 0
 
     def count(piece: bytes) -> None:
@@ -193,13 +194,13 @@ def _refuse_too_many(git: Git, git_dir: str, commit: str, max_files: int | None)
 
 
 def _refuse_too_large(git: Git, git_dir: str, entries: Sequence[Entry], max_bytes: int | None) -> None:
-    """Add up the sizes that git has on record; an object that several names have is written as often."""
+    """Add up the object sizes; an object with several names counts for each. Raise QuotaExceeded above the limit."""
     blobs = [entry for entry in entries if entry.mode != 0o160000]
     feed = "".join(f"{entry.id}\n" for entry in blobs).encode()
     answer = git.run("cat-file", "--batch-check=%(objectsize)", git_dir=git_dir, feed=feed) if blobs else b""
     sizes = [
         int(line) if line.isdigit() else 0 for line in answer.splitlines()
-    ]  # a missing one is said when it is read
+    ]  # a missing object is reported when it is read
     if max_bytes is not None and sum(sizes) > max_bytes:
         raise _over(f"has {sum(sizes) >> 20} MB of files, over {max_bytes >> 20} MB", "git.max_mb", max_bytes >> 20)
     if max(sizes, default=0) > _MAX_BLOB:
@@ -234,7 +235,8 @@ def _is_attributes(entry: Entry) -> bool:
 def _conversions(
     git: Git, git_dir: str, index: str, entries: Sequence[Entry], attributes: Sequence[bytes]
 ) -> dict[bytes, str]:
-    """Which names want `crlf` or an encoding in the work tree; asked only if some attribute file speaks of it."""
+    """Return the names that need `crlf` or an encoding in the work tree; runs git only if an attribute file mentions
+    it."""
     if not any(b"eol" in text or b"working-tree-encoding" in text for text in attributes):
         return {}
     names = [entry.name for entry in entries if stat.S_ISREG(entry.mode)]
@@ -251,10 +253,10 @@ def _conversions(
 def attributes_of(
     git: Git, git_dir: str, index: str, names: Sequence[bytes], *wanted: str
 ) -> dict[bytes, dict[bytes, bytes]]:
-    """What the attribute files in an index say about some names of it."""
+    """Return the attributes of some names according to the attribute files in an index."""
     from workstead.system.overlay.copying import remove_tree
 
-    # The mirror pins all attributes off, so the question is put in a repository beside it that borrows its objects.
+    # The mirror pins all attributes off, so the query runs in a repository beside it that borrows its objects.
     aside = f"{index}.attributes"
     remove_tree(aside)
     private_repository(aside, head="ref: refs/heads/none", borrows=[f"{git_dir}/objects"])
@@ -300,7 +302,7 @@ def _write_files(
     seconds: int,
     progress: Callable[[str], None] | None,
 ) -> list[int]:
-    """Directories first, then files, then links: when there are links, nothing is opened by name any more."""
+    """Write directories first, then files, then links: once there are links, nothing is opened by name any more."""
     top = os.fsencode(target)
     made: dict[bytes, int] = {b"": 0}
     sizes = [0] * len(entries)
@@ -345,7 +347,7 @@ def _write_file(path: bytes, content: bytes, mode: int, seconds: int) -> None:
         view = memoryview(content)
         while view:
             view = view[os.write(descriptor, view) :]
-        os.fchmod(descriptor, mode)  # the process's umask is not the repository's business
+        os.fchmod(descriptor, mode)  # independent of the process's umask
         os.utime(descriptor, (seconds, seconds))
     finally:
         os.close(descriptor)
@@ -365,7 +367,8 @@ def private_repository(
     shallow: bytes | None = None,
     remote_head: str | None = None,
 ) -> None:
-    """Write a `.git` at `path`, where none may be yet; its objects are those of `borrows` and its own new ones."""
+    """Write a `.git` at `path`, which must not exist; it borrows the objects of `borrows` and stores its own new
+    ones."""
     os.makedirs(path, 0o755, exist_ok=True)
     for name in ("objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags", "info"):
         os.mkdir(f"{path}/{name}", 0o755)
@@ -385,10 +388,10 @@ def private_repository(
 
 
 def borrowed_repository(found: Repository, path: str, extra: str = "") -> None:
-    """Write a `.git` at `path` that stands where the user's repository stands now, and never writes to it.
+    """Write a `.git` at `path` with the present state of the user's repository, to which it never writes.
 
-    Every part is opened beneath the git directory without following links: an agent may write there, or a stranger
-    may have packed it. Objects that only a linked work tree has are copied; all others are borrowed.
+    Every part is opened beneath the git directory without following links: it may be written by an agent, or come from
+    an untrusted archive. Objects that only a linked work tree has are copied; all others are borrowed.
     """
     from workstead.system.overlay.copying import copy_tree, remove_tree
 
@@ -417,7 +420,7 @@ def borrowed_repository(found: Repository, path: str, extra: str = "") -> None:
                     copy_tree(part, f"{path}/{name}")
                 finally:
                     os.close(part)
-        if found.git_dir != found.common:  # what the agent wants to borrow from is not for it to say
+        if found.git_dir != found.common:  # the agent must not choose the repositories to borrow from
             remove_tree(f"{path}/objects/info")
             os.mkdir(f"{path}/objects/info", 0o755)
             _write_alternates(path, [f"{found.common}/objects"])
@@ -427,9 +430,9 @@ def borrowed_repository(found: Repository, path: str, extra: str = "") -> None:
 
 
 def calmed(config: bytes, extra: str = "") -> bytes:
-    """The user's config with what a workspace needs at its end, where it wins."""
+    """Return the user's config with the settings of a workspace at its end, where they take precedence."""
     text = config.rstrip(b"\n") + b"\n" if config.strip() else b""
-    # A path to the user's own files would send every git command there.
+    # A path to the user's own files would make every git command use them.
     where = b"\tbare = false\n" + (b"\tworktree = ..\n" if b"worktree" in config.lower() else b"")
     return text + CALM.encode() + where + extra.encode()
 
@@ -448,7 +451,7 @@ def _write_alternates(path: str, borrows: Sequence[str]) -> None:
 
 
 def copy_file(source: str, target: str) -> None:
-    """Copy one file of ours, its time included: git compares the index's with those of the files in it."""
+    """Copy one file of ours with its mtime: git compares the index's mtime with those of the files in it."""
     reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _copy_open(reader, os.fstat(reader), target)
@@ -468,20 +471,20 @@ def _copy_open(reader: int, status: os.stat_result, target: str) -> None:
 
 
 def quoted(text: str) -> str:
-    """A value as git's config files quote it."""
+    """Return a value quoted for a git config file."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
     return f'"{escaped}"'
 
 
 def identity_config(identity: tuple[str, str] | None) -> str:
-    """The config section by which commits get their author."""
+    """Return the config section with the author of commits."""
     return f"[user]\n\tname = {quoted(identity[0])}\n\temail = {quoted(identity[1])}\n" if identity else ""
 
 
 PACKED_BYTES = 64 << 20
 _REF_BYTES = 4096
-_MAX_SYMREFS = 5  # as git counts
-_MAX_LENDERS = 5  # as git counts: how far alternates of alternates are read
+_MAX_SYMREFS = 5  # git's limit
+_MAX_LENDERS = 5  # git's limit on nested alternates
 
 # -- looking at a repository of the user's -----------------------------------------------------------------------------
 #
@@ -493,18 +496,18 @@ _FOLDERS = "refs reftable worktrees info objects objects/info objects/pack".spli
 
 
 class Repository(Value):
-    """Where the parts of a repository are, found without asking git; all three are real paths."""
+    """The paths of the parts of a repository, found without running git; all three are real paths."""
 
-    work: str  # the folder that holds `.git`
+    work: str  # the folder that contains `.git`
     git_dir: str  # HEAD and index
     common: str  # objects, refs and config
 
 
 def find_repository(folder: str) -> Repository | None:
-    """The repository whose work tree starts at this folder; None if it has no `.git`.
+    """Return the repository whose work tree starts at this folder; None if it has no `.git`.
 
-    NotARepository says why a `.git` is not believed: it, or a part of it, is a link, or it is a file that names a
-    repository which does not point back here. A linked work tree and a submodule do point back.
+    Raise NotARepository with the reason if a `.git` is not trusted: it, or a part of it, is a link, or it is a file
+    that names a repository which does not point back here. A linked work tree and a submodule do point back.
     """
     folder = os.path.realpath(folder)
     try:
@@ -527,7 +530,7 @@ def find_repository(folder: str) -> Repository | None:
 
 
 def find_bare(path: str) -> Repository | None:
-    """A repository without a work tree, if that is what stands at this path."""
+    """Return the bare repository at this path, or None."""
     path = os.path.realpath(path)
     if not os.path.isfile(f"{path}/HEAD") or not os.path.isdir(f"{path}/refs"):
         return None
@@ -535,14 +538,14 @@ def find_bare(path: str) -> Repository | None:
 
 
 def is_plain(found: Repository) -> bool:
-    """Whether `.git` is a directory that holds all of it itself."""
+    """Return whether `.git` is a directory that contains the complete repository."""
     return found.git_dir == found.common == f"{found.work}/.git"
 
 
 def _find_pointed_at(folder: str, pointer: bytes, shown: str) -> Repository | None:
-    """The repository that a `.git` file names, if it points back: a linked work tree's, or a submodule's."""
+    """Return the repository that a `.git` file names, if it points back: of a linked work tree, or of a submodule."""
     git_dir = _resolved(folder, pointer.removeprefix(b"gitdir:")) if pointer.startswith(b"gitdir:") else None
-    if git_dir is None:  # a file like any other
+    if git_dir is None:  # an unrelated file
         return None
     try:
         with foreign.hold_directory(git_dir) as own:
@@ -567,7 +570,7 @@ def _find_pointed_at(folder: str, pointer: bytes, shown: str) -> Repository | No
 
 
 def _with_parts(work: str, git_dir: str, common: str, shown: str) -> Repository | None:
-    """The repository with these parts, none of which may be a link; None if it has no HEAD or no objects."""
+    """Return the repository with these parts, none of which may be a link; None if it has no HEAD or no objects."""
     for directory in dict.fromkeys((git_dir, common)):
         with foreign.hold_directory(directory) as fd:
             for part in (*_FOLDERS, *_FILES):
@@ -602,13 +605,13 @@ def _not_believed(
 
 
 def _resolved(directory: str, target: bytes) -> str | None:
-    """The real path that a file in a git directory names; None if it is no path."""
+    """Return the real path that a file in a git directory names; None if it is not a path."""
     text = os.fsdecode(target.strip())
     return os.path.realpath(os.path.join(directory, text)) if text and "\0" not in text else None
 
 
 def _worktree_in(config: bytes) -> bytes | None:
-    """The last `core.worktree` in a config; files that it includes are not asked."""
+    """Return the last `core.worktree` in a config; included files are not read."""
     section, found = b"", None
     for line in config.splitlines():
         line = line.strip()
@@ -621,7 +624,8 @@ def _worktree_in(config: bytes) -> bytes | None:
 
 
 def _linked_head(directory: int) -> bool:
-    """Whether HEAD is a link in git's oldest spelling: its text is the name of a ref, and nobody has to follow it."""
+    """Return whether HEAD is a symbolic link, git's oldest format: its text is the name of a ref, and is not
+    followed."""
     try:
         return is_ref_name(os.readlink("HEAD", dir_fd=directory))
     except OSError:
@@ -629,14 +633,14 @@ def _linked_head(directory: int) -> bool:
 
 
 def _head_text(directory: int) -> str:
-    """What HEAD says, as a file would say it."""
+    """Return the content of HEAD, in the format of a regular file."""
     if _linked_head(directory):
         return f"ref: {os.readlink('HEAD', dir_fd=directory)}"
     return (foreign.read_small(directory, "HEAD", _REF_BYTES) or b"").decode(errors="replace").strip()
 
 
 def head_of(repository: Repository) -> tuple[str | None, str | None]:
-    """Branch and commit that HEAD stands for; either may be missing (detached, not born yet, or no ref at all)."""
+    """Return branch and commit of HEAD; either may be None (detached, no commit yet, or no ref at all)."""
     with foreign.hold_directory(repository.git_dir) as own:
         text = _head_text(own)
     if not text.startswith("ref:"):
@@ -647,7 +651,7 @@ def head_of(repository: Repository) -> tuple[str | None, str | None]:
 
 
 def find_ref(common: str, name: str) -> str | None:
-    """The commit that a ref names, loose or packed; None for a name or a value that git would not write."""
+    """Return the commit of a ref, loose or packed; None for a name or a value that git would not write."""
     for _ in range(_MAX_SYMREFS):
         if not is_ref_name(name):
             return None
@@ -682,7 +686,8 @@ def _find_packed(common: str, name: str) -> str | None:
 
 
 def lenders_of(found: Repository, git: Git) -> list[str]:
-    """The object directories elsewhere that this repository reads; NotARepository if one of them must not be read."""
+    """Return the external object directories that this repository reads; raise NotARepository if one must not be
+    read."""
     objects = f"{found.common}/objects"
     lenders = alternates_of(objects)
     if not lenders:
@@ -707,7 +712,7 @@ def lenders_of(found: Repository, git: Git) -> list[str]:
 
 
 def alternates_of(objects: str, depth: int = 0) -> list[str]:
-    """Every object directory that this one says it borrows from, also indirectly; those that are gone are left out."""
+    """Return every object directory that this one borrows from, also indirectly; missing ones are left out."""
     found: list[str] = []
     content = foreign.read_small(objects, "info/alternates") if depth < _MAX_LENDERS else None
     for line in (content or b"").splitlines():
@@ -718,7 +723,7 @@ def alternates_of(objects: str, depth: int = 0) -> list[str]:
 
 
 def why_no_objects(path: str) -> str:
-    """Why a path is not a directory of git objects and of nothing else; empty if it is one."""
+    """Return the reason why a path is not a directory of git objects only; "" if it is one."""
     try:
         with foreign.hold_directory(path) as top:
             for name in os.listdir(f"/proc/self/fd/{top}"):
@@ -731,7 +736,7 @@ def why_no_objects(path: str) -> str:
 
 
 def _is_object_name(top: int, name: str) -> bool:
-    """Whether git would write this name into a directory of objects; for a directory, with everything in it."""
+    """Return whether git would write this name into a directory of objects; for a directory, with everything in it."""
     if name.startswith(("tmp_", "incoming-")) or name == "maintenance.lock":
         return True
     fan_out = len(name) == 2 and _HEX.issuperset(name)
@@ -755,7 +760,7 @@ _PACK = ("pack-", "multi-pack-index", "tmp_", ".tmp-", "old-", "loose-", "bulk-"
 
 
 def _history(found: Repository, git: Git, lenders: Sequence[str], shown: str) -> bytes:
-    """The ids of all commits that the refs of a repository lead to, one on a line."""
+    """Return the ids of all commits reachable from the refs of a repository, one per line."""
     ids = set()
     with foreign.hold_directory(found.common) as common:
         for line in (foreign.read_small(common, "packed-refs", PACKED_BYTES) or b"").splitlines():
@@ -788,7 +793,7 @@ def _holds_one(commits: bytes, objects: str, git: Git) -> bool:
 
 @contextmanager
 def _asking(git: Git, borrows: Sequence[str], shallow: bytes | None = None) -> Iterator[str]:
-    """An empty repository of ours that reads these objects."""
+    """Yield the path of an empty repository of ours that borrows these objects."""
     from tempfile import TemporaryDirectory
 
     os.makedirs(git.state, 0o755, exist_ok=True)
@@ -798,7 +803,7 @@ def _asking(git: Git, borrows: Sequence[str], shallow: bytes | None = None) -> I
 
 
 def fingerprint(repository: Repository) -> str:
-    """Something that changes whenever a branch or HEAD does, made from a few stats."""
+    """Return a text that changes whenever a branch or HEAD changes, made from a few stat calls."""
     parts = [_stamp(path) for path in (f"{repository.git_dir}/HEAD", f"{repository.common}/packed-refs")]
     pending = [f"{repository.common}/refs/heads"]
     while pending:
@@ -818,8 +823,8 @@ def fingerprint(repository: Repository) -> str:
 
 
 def digest_of(*parts: bytes) -> str:
-    """A short name for some bytes; nobody else has to understand it."""
-    from _blake2 import blake2b  # the same as hashlib's, which loads OpenSSL first and takes 5 ms for it
+    """Return a short digest of some bytes, for internal use."""
+    from _blake2 import blake2b  # the same as hashlib's, whose import loads OpenSSL and takes 5 ms
 
     return str(blake2b(b"\0".join(parts), digest_size=16).hexdigest())
 

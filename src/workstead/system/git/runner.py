@@ -1,8 +1,8 @@
-"""git, called in one way only, and repositories written by hand.
+"""Run git, in one hardened way only.
 
-The program runs with an environment made from nothing and with every setting pinned that could name another program or
-another place (SECURITY.md, G6 and G7). It only ever sees our own bare mirrors, or a repository of the user's that is
-read; never an agent's `.git`, index or work tree. Checking out is not its business either: see `repository`.
+The program runs with an environment made from scratch, and with every setting pinned that could name another program or
+another directory (SECURITY.md, G6 and G7). It only sees our own bare mirrors, or a user's repository that is only read;
+never an agent's `.git`, index or work tree. It does not check out files either: see `repository`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PINS = {
     "submodule.recurse": "false",
     "fetch.recurseSubmodules": "false",
     "fetch.writeCommitGraph": "false",
-    "fetch.unpackLimit": "1",  # one pack, whose size can be limited, and no number of loose objects
+    "fetch.unpackLimit": "1",  # one pack, whose size can be limited, instead of any number of loose objects
     "transfer.unpackLimit": "1",
     "gc.auto": "0",
     "maintenance.auto": "false",
@@ -60,7 +60,7 @@ _PINS = {
 
 
 def find_git() -> str:
-    """The git program, from the system's own directories only: never from a workspace on somebody's PATH."""
+    """Return the git program, from the system's own directories only: never from a workspace on the user's PATH."""
     for directory in _PATH.split(":"):
         path = f"{directory}/git"
         if os.access(path, os.X_OK):
@@ -69,14 +69,14 @@ def find_git() -> str:
 
 
 class Git(Value):
-    """How to call git: where it may work, what it may speak, how long it may take."""
+    """How to call git: directory, protocols, settings, timeout and limits."""
 
     state: str  # a directory of ours: working directory, and an empty HOME inside it
-    protocols: str = ""  # what it may speak, as GIT_ALLOW_PROTOCOL spells it; nothing by default
-    config: dict[str, str]  # more settings, over the pins
+    protocols: str = ""  # permitted protocols, in the format of GIT_ALLOW_PROTOCOL; none by default
+    config: dict[str, str]  # additional settings, which override the pinned ones
     timeout_seconds: float = 1800.0
     failure: type[ToolFailed] = ToolFailed
-    file_bytes: int | None = None  # the largest file that it may write: the kernel ends it when it writes more
+    file_bytes: int | None = None  # maximum size of a file: the kernel kills git when it writes more
 
     def run(
         self,
@@ -88,9 +88,9 @@ class Git(Value):
         max_bytes: int = _MAX_BYTES,
         watch: Callable[[bytes], None] | None = None,
     ) -> bytes:
-        """Run git to its end and give what it printed; raises `failure` with its last lines if it said no.
+        """Run git and return its output; raise `failure` with its last lines if it fails.
 
-        `watch` sees every piece of output as it comes; if it raises, git is ended.
+        `watch` is called with every piece of output as it arrives; if it raises, git is killed.
         """
         import subprocess
         import tempfile
@@ -111,7 +111,7 @@ class Git(Value):
             if self.file_bytes is not None:
                 import resource
 
-                # What writes a pack is a child that it starts after it has spoken to the origin.
+                # The pack is written by a child that git starts after it has talked to the origin.
                 resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (self.file_bytes, self.file_bytes))
         output, errors = self._collect(process, arguments, progress, max_bytes, watch)
         if process.returncode != 0:
@@ -166,7 +166,7 @@ class Git(Value):
         max_bytes: int,
         watch: Callable[[bytes], None] | None,
     ) -> tuple[bytes, bytes]:
-        """Read both pipes until the end, the time limit or the size limit."""
+        """Read both pipes until their end, the timeout or the size limit."""
         import selectors
         import time
 
@@ -204,7 +204,7 @@ class Git(Value):
         return bytes(output), bytes(errors)
 
     def read_objects(self, ids: Sequence[str], git_dir: str) -> Iterator[bytes]:
-        """The content of these objects, one after the other, in this order."""
+        """Yield the content of these objects, in this order."""
         import subprocess
         import tempfile
         import threading
@@ -250,7 +250,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     import signal
 
     try:
-        os.killpg(process.pid, signal.SIGKILL)  # it is the leader of its own session
+        os.killpg(process.pid, signal.SIGKILL)  # it leads its own session
     except ProcessLookupError:
         return
     finally:
@@ -263,7 +263,7 @@ def _last_progress(errors: bytearray) -> str:
 
 
 def scrub(text: str) -> str:
-    """The text with user names and passwords of URLs taken out."""
+    """Return the text without user names and passwords in URLs."""
     head, mark, rest = text.partition("://")
     if not mark:
         return text
@@ -272,6 +272,6 @@ def scrub(text: str) -> str:
 
 
 def tail_of(errors: bytes) -> list[str]:
-    """The last lines that git wrote, without progress and without secrets."""
+    """Return the last lines that git wrote, without progress and without secrets."""
     lines = errors.decode(errors="replace").split("\n")
     return [scrub(line.rpartition("\r")[2]) for line in lines if line.strip() and "\r" not in line][-_TAIL_LINES:]

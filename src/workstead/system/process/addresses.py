@@ -1,6 +1,6 @@
-"""Host names and addresses: which names are plain, and which addresses belong to the public internet.
+"""Validate host names, and decide which addresses belong to the public internet.
 
-One place for everything that connects somewhere because a stranger named it: the proxy of a run, and clones.
+Used for every connection to a host from untrusted input: by the proxy of a run, and by clones.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-._")
 _SPECIAL = (
     "0.0.0.0/8",  # this network
     "10.0.0.0/8",
-    "100.64.0.0/10",  # shared by a provider's customers
+    "100.64.0.0/10",  # shared by a provider's customers (CGNAT)
     "127.0.0.0/8",
-    "169.254.0.0/16",  # link-local, and the metadata of clouds
+    "169.254.0.0/16",  # link-local, and cloud metadata services
     "172.16.0.0/12",
     "192.0.0.0/24",  # protocol assignments
     "192.0.2.0/24",  # documentation
@@ -35,17 +35,19 @@ _SPECIAL = (
     "2620:4f:8000::/48",  # AS112
     "3fff::/20",  # documentation
 )
-_EMBEDDED = (("::ffff:0:0/96", 0), ("64:ff9b::/96", 0), ("2002::/16", 80))  # and how far right the IPv4 address ends
+# and the bits to the right of the IPv4 address
+_EMBEDDED = (("::ffff:0:0/96", 0), ("64:ff9b::/96", 0), ("2002::/16", 80))
 
 
 def is_host_name(name: str) -> bool:
-    """Plain ASCII labels or an IPv4 address in its one proper form; nothing that a resolver may read otherwise."""
+    """Return whether a name is plain ASCII labels or a canonical IPv4 address, which every resolver reads the same
+    way."""
     labels = name.split(".")
     return (
         0 < len(name) <= 253
         and _NAME_CHARACTERS.issuperset(name)
         and all(0 < len(label) <= 63 and label[0] != "-" != label[-1] for label in labels)
-        # 0x7f.1, 2130706433 and 017700000001 are addresses to some programs: numbers only as four plain ones
+        # 0x7f.1, 2130706433 and 017700000001 are addresses to some programs: numbers only as a dotted quad
         and (not _looks_numeric(labels[-1]) or _is_dotted_quad(labels))
     )
 
@@ -61,13 +63,13 @@ def _is_dotted_quad(labels: list[str]) -> bool:
 
 
 def parse_port(text: str) -> int | None:
-    """The number of a port in plain digits, or None."""
+    """Return the number of a port in plain digits, or None."""
     is_number = text.isascii() and text.isdigit() and len(text) < 6  # int() raises for thousands of digits
     return int(text) if is_number and 0 < int(text) < 65536 else None
 
 
 def is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether an address belongs to the public internet, also when it carries an IPv4 address inside."""
+    """Return whether an address is on the public internet; an embedded IPv4 address is checked too."""
     import ipaddress
 
     for text, shift in _EMBEDDED:

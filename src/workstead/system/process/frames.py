@@ -1,8 +1,8 @@
-"""A run's output as frames: which stream, when, how many bytes, the bytes.
+"""A run's output as frames: stream, time, length, bytes.
 
-One file holds both streams in the order in which they arrived, byte for byte, and grows at its end only, so that any
-number of processes can read along. The last frame is the end of the run. The same frames travel over the control
-socket in both directions. A reader that finds half a frame waits for the rest.
+One file contains both streams in order of arrival, byte for byte, and is append-only, so that any number of processes
+can read it concurrently. The last frame is the end of the run. The same frames are sent over the control socket in both
+directions. A reader that finds an incomplete frame waits for the rest.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 STDIN, STDOUT, STDERR = 0, 1, 2
-DROPPED = 3  # from here on output is counted and not kept
+DROPPED = 3  # from here on output is counted and not stored
 END = 4  # the run is over; the payload is its result as JSON
 RESIZE = 5  # rows and columns, two 16-bit numbers
 STOP = 6
-HELLO = 7  # a client says what it wants: any of b"oi", output and the right to write stdin
-EOF = 8  # nothing more for stdin
+HELLO = 7  # a client's request: any of b"oi", output and permission to write stdin
+EOF = 8  # end of stdin
 
 _HEADER = struct.Struct("<BxxxIQ")
 HEADER_SIZE = _HEADER.size
@@ -33,7 +33,7 @@ _SHORT = 0.3  # seconds
 
 
 class Frame(Value):
-    """One piece."""
+    """One frame."""
 
     stream: int
     time_ns: int
@@ -41,17 +41,17 @@ class Frame(Value):
 
 
 def pack(stream: int, data: bytes = b"") -> bytes:
-    """A frame with the time of now."""
+    """Return a frame with the current time."""
     return _HEADER.pack(stream, len(data), time.time_ns()) + data
 
 
 def header(stream: int, size: int) -> bytes:
-    """What stands before `size` bytes, for writing both in one call."""
+    """Return the header of a frame of `size` bytes, to write both in one call."""
     return _HEADER.pack(stream, size, time.time_ns())
 
 
 def take(buffer: bytearray) -> Frame | None:
-    """Take the first whole frame off a buffer; ValueError if the sender is not one of ours."""
+    """Remove and return the first complete frame of a buffer; raise ValueError if the data are not frames."""
     if len(buffer) < HEADER_SIZE:
         return None
     stream, size, time_ns = _HEADER.unpack_from(buffer)
@@ -65,17 +65,17 @@ def take(buffer: bytearray) -> Frame | None:
 
 
 class Output:
-    """The writing end: appends frames until the cap, then one mark, then only counts."""
+    """Writer of a run's output: append frames up to the cap, then one mark, then only count."""
 
     def __init__(self, path: str, cap: int | None) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        self._size = os.fstat(self._file).st_size  # we are the only writer
+        self._size = os.fstat(self._file).st_size  # this is the only writer
         self._room = cap
         self.kept = 0
         self.dropped = 0
 
     def add(self, stream: int, data: memoryview) -> None:
-        """Keep what there is room for. A full disk ends the keeping, not the run."""
+        """Store as much as the cap permits. A full disk ends the storing, not the run."""
         size = len(data)
         room = size if self._room is None else min(size, self._room)
         if room and not self._write(stream, data[:room]):
@@ -98,7 +98,7 @@ class Output:
                 done += os.pwrite(self._file, left, self._size + done)
         except OSError:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._size)  # no half frames
+                os.ftruncate(self._file, self._size)  # remove an incomplete frame
             return False
         self._size += size
         return True
@@ -112,10 +112,10 @@ class Output:
 
 
 def read(path: str, offset: int = 0) -> Iterator[Frame]:
-    """The whole frames that are there now, from an offset that lies between two frames."""
+    """Yield the complete frames present now, from an offset at a frame boundary."""
     with open(path, "rb", buffering=1 << 18) as file:
         if offset > os.fstat(file.fileno()).st_size:
-            return  # nobody's output: further than a file can be, the kernel does not even seek
+            return  # invalid offset: the kernel cannot seek beyond the maximum file size
         file.seek(offset)
         while len(head := file.read(HEADER_SIZE)) == HEADER_SIZE:
             stream, size, time_ns = _HEADER.unpack(head)
@@ -126,7 +126,7 @@ def read(path: str, offset: int = 0) -> Iterator[Frame]:
 
 
 def find_tail(path: str, offset: int, size: int) -> int:
-    """The first offset between two frames, from one on, from which no more than `size` bytes follow; reads headers."""
+    """Return the first frame boundary from `offset` on with at most `size` bytes after it; reads only headers."""
     with open(path, "rb", buffering=HEADER_SIZE) as file:
         enough = os.fstat(file.fileno()).st_size - size
         file.seek(max(0, min(offset, enough)))
@@ -137,11 +137,12 @@ def find_tail(path: str, offset: int, size: int) -> int:
 
 
 def follow(path: str, is_over: Callable[[], bool], *, offset: int = 0) -> Iterator[Frame]:
-    """Frames as they come, until the last one; `is_over` says that no more can come although that one is missing."""
+    """Yield frames as they arrive, until the last one; `is_over` returns True if no more can come although it is
+    missing."""
     watch = _Patience(path)
     try:
         while True:
-            over = is_over()  # asked before reading: what was written before the end is then read for certain
+            over = is_over()  # checked before reading, so that everything written before the end is read
             for frame in read(path, offset):
                 offset += HEADER_SIZE + len(frame.data)
                 yield frame
@@ -155,9 +156,9 @@ def follow(path: str, is_over: Callable[[], bool], *, offset: int = 0) -> Iterat
 
 
 class _Patience:
-    """Wait until a file grows beyond a size: at first by looking often, then by inotify.
+    """Wait until a file grows beyond a size: first by polling, then by inotify.
 
-    Giving an inotify descriptor back takes the kernel some 20 ms, which a short run would feel."""
+    Closing an inotify descriptor takes the kernel some 20 ms, which would delay a short run."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -173,7 +174,7 @@ class _Patience:
             looks += 1
             spent = time.monotonic() - self._began
             if spent > _SHORT:
-                self._watch = _Watch(self._path)  # what is written from here on wakes us; before, it is read now
+                self._watch = _Watch(self._path)  # later writes wake us; earlier ones are read now
                 return
             time.sleep(0.0003 if spent < 0.05 else 0.002)
 
@@ -183,7 +184,7 @@ class _Patience:
 
 
 class _Watch:
-    """Wait until a file grows: by inotify, because polling costs either time or processor."""
+    """Wait until a file grows, by inotify: polling costs either latency or processor time."""
 
     def __init__(self, path: str) -> None:
         from workstead.system.kernel.libc import libc

@@ -1,13 +1,14 @@
-"""The only way out of a sandbox whose network is a list of host names.
+"""Filtering proxy: the only network access of a sandbox whose network is a list of host names.
 
-The proxy runs outside, in a process of its own that dies with its supervisor. Its listening socket is made *inside* the
-sandbox's network namespace, by a short-lived helper that steps in, and handed out: so nothing of ours runs inside, no
-socket has to be bound into the file system, and there is no second way to it.
+The proxy runs outside, in a separate process that dies with its supervisor. Its listening socket is created *inside*
+the sandbox's network namespace, by a short-lived helper that enters it, and passed out: so none of our processes runs
+inside, no socket has to be bound into the file system, and there is no other way out.
 
-It speaks CONNECT (a tunnel, for TLS) and plain HTTP, one request a connection. Names are compared after everything that
-is not a plain host name has been refused, resolved here, and connected by the very address that was checked; addresses
-that are not public are refused unless the rule says otherwise. An empty list lets nothing through. A rule may add a
-header, so that the agent uses a secret that it never sees: asked by plain HTTP, the proxy then speaks TLS upstream.
+It supports CONNECT (a tunnel, for TLS) and plain HTTP, one request per connection. Everything except a plain host name
+is rejected; names are then compared with the rules and resolved here, and the connection goes to exactly the address
+that was checked; addresses that are not public are refused unless the rule allows them. An empty list denies
+everything. A rule may add a header, so that the agent uses a secret that it never sees: the agent sends plain HTTP, and
+the proxy uses TLS upstream.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _IDLE_SECONDS = 300.0
 _CONNECT_SECONDS = 20.0
 _MAX_CONNECTIONS = 128
 _TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-_ECHOING = (b"TRACE", b"TRACK")  # the host answers with the request, and with the header that a rule has added
+_ECHOING = (b"TRACE", b"TRACK")  # the host would return the request, with the header that a rule has added
 _HOP_BY_HOP = frozenset(
     (
         b"connection",
@@ -50,17 +51,17 @@ _HOP_BY_HOP = frozenset(
 
 
 class Rule(Value):
-    """One host that may be reached: `example.org`, `*.example.org` for everything below it, `example.org:8443`."""
+    """One permitted host: `example.org`, `*.example.org` for all its subdomains, `example.org:8443`."""
 
     host: str
     ports: tuple[int, ...] = (80, 443)
-    private: bool = False  # its address may be one of this machine's or of a local network
-    header: tuple[str, str] | None = None  # added to plain requests, which then go out by TLS
-    tls: bool = True  # with a header: speak TLS upstream
+    private: bool = False  # its address may be one of this machine or of a local network
+    header: tuple[str, str] | None = None  # added to plain requests, which are then sent by TLS
+    tls: bool = True  # with a header: use TLS upstream
 
 
 def parse_rule(text: str) -> Rule:
-    """A rule from a setting or a flag; `Invalid` if it is not a host name."""
+    """Parse a rule of a setting or a flag; raise `Invalid` if it is not a host name."""
     host, colon, port = text.strip().lower().partition(":")
     if colon and parse_port(port) is None:
         raise Invalid(f"{text!r:.300} has no proper port", hint="write a host name, *.example.org, or host:port")
@@ -70,7 +71,7 @@ def parse_rule(text: str) -> Rule:
 
 
 def find_rule(rules: Iterable[Rule], host: str, port: int) -> Rule | None:
-    """The first rule that lets this host and port through."""
+    """Return the first rule that permits this host and port."""
     for rule in rules:
         fits = host.endswith(rule.host[1:]) if rule.host.startswith("*.") else host == rule.host
         if fits and port in rule.ports:
@@ -82,7 +83,7 @@ def find_rule(rules: Iterable[Rule], host: str, port: int) -> Rule | None:
 
 
 def wait_for_network(info: int) -> None:
-    """Wait until bubblewrap writes that its namespaces exist; the id in there may be one of its own namespace."""
+    """Wait until bubblewrap reports that its namespaces exist; the process id in it may be of its own namespace."""
     text = b""
     while chunk := os.read(info, 4096):
         text += chunk
@@ -92,7 +93,7 @@ def wait_for_network(info: int) -> None:
 
 
 def listen_inside(pid: int, port: int = PORT) -> socket.socket:
-    """A socket that listens on the loopback device of this process's network namespace."""
+    """Return a socket that listens on the loopback device of this process's network namespace."""
     import socket
 
     ours, theirs = socket.socketpair()
@@ -103,7 +104,7 @@ def listen_inside(pid: int, port: int = PORT) -> socket.socket:
             if os.geteuid() != 0:
                 import fcntl
 
-                # the namespace belongs to the outer of bubblewrap's two user namespaces, where we are its maker
+                # the namespace belongs to the outer of bubblewrap's two user namespaces, which we created
                 owner = fcntl.ioctl(network, _NS_GET_USERNS)
                 if libc.setns(owner, _CLONE_NEWUSER) != 0:
                     os._exit(2)
@@ -129,7 +130,7 @@ def listen_inside(pid: int, port: int = PORT) -> socket.socket:
 
 
 def start(listener: socket.socket, rules: Sequence[Rule], uid: int | None, gid: int | None) -> tuple[int, int]:
-    """Serve the listener in a child that dies with us; gives its id and the pipe on which it reports denials."""
+    """Serve the listener in a child that dies with us; return its id and the pipe on which it reports denials."""
     reports, write_end = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
@@ -155,7 +156,8 @@ def start(listener: socket.socket, rules: Sequence[Rule], uid: int | None, gid: 
 
 
 def _load() -> None:
-    """Load what serving needs: the user that we become may not read root's own Python, as one of pyenv."""
+    """Import everything for serving in advance: the unprivileged user may not read root's own Python, such as
+    pyenv's."""
     for name in ("encodings.idna", "ipaddress", "json", "select", "signal", "ssl", "threading", "traceback"):
         __import__(name)
 
@@ -169,7 +171,7 @@ def _tell(pipe: int, denial: dict[str, str]) -> None:
 
 
 def parse_denial(line: bytes) -> dict[str, str]:
-    """What the proxy process wrote about one refusal."""
+    """Parse one denial written by the proxy process."""
     import json
 
     try:
@@ -180,7 +182,7 @@ def parse_denial(line: bytes) -> dict[str, str]:
 
 
 def serve(listener: socket.socket, rules: Sequence[Rule], on_denied: Callable[[dict[str, str]], None]) -> None:
-    """Answer for ever, a thread a connection, a bounded number of them."""
+    """Serve connections forever, one thread each, up to a maximum number."""
     import threading
 
     slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
@@ -189,7 +191,7 @@ def serve(listener: socket.socket, rules: Sequence[Rule], on_denied: Callable[[d
         try:
             _Exchange(connection, rules, on_denied).run()
         except (OSError, ValueError):
-            pass  # the client's mistake or the end of a connection: neither is anyone else's business
+            pass  # a client error, or a closed connection: no other connection is affected
         finally:
             connection.close()
             slots.release()
@@ -208,11 +210,11 @@ class _Denied(Exception):
 
 
 class _Malformed(Exception):
-    """The request is none that every program reads the same way."""
+    """The request is ambiguous: programs would parse it differently."""
 
 
 class _Exchange:
-    """One connection from inside: a request, checked, and its answer."""
+    """One connection from inside: a checked request and its answer."""
 
     def __init__(
         self, client: socket.socket, rules: Sequence[Rule], on_denied: Callable[[dict[str, str]], None]
@@ -259,7 +261,7 @@ class _Exchange:
                 raise ValueError("the client went away")
             data += chunk
         head, _, rest = data.partition(b"\r\n\r\n")
-        # Programs disagree about where a line ends that has one of these in it, or that begins with a blank.
+        # Programs disagree about the end of a line that contains one of these, or that begins with a blank.
         plain = head.replace(b"\r\n", b"")
         if any((byte < 32 and byte != 9) or byte == 127 for byte in plain) or b"\r\n " in head or b"\r\n\t" in head:
             raise _Malformed("the head holds a control character, or a line that goes on in the next one")
@@ -278,7 +280,7 @@ class _Exchange:
         return host, number
 
     def _reach(self, host: str, port: int) -> tuple[socket.socket, Rule]:
-        """Connect to an address that was checked, by a rule that allows it."""
+        """Connect to an address that was checked, by a rule that permits it."""
         import ipaddress
         import socket
 
@@ -318,7 +320,8 @@ class _Exchange:
             _relay(self.client, upstream)
 
     def _forward(self, method: bytes, target: str, lines: list[bytes], rest: bytes) -> None:
-        """One plain request, written anew: what we did not read as its end is not sent, so none can hide behind it."""
+        """Forward one plain request, serialised again: only parsed bytes are sent, so no second request can be
+        smuggled."""
         authority, slash, path = target[7:].partition("/")
         if any(mark in authority for mark in "@?#\\"):
             raise _Denied("not a plain address")
@@ -374,7 +377,7 @@ class _Exchange:
             left -= len(data)
 
     def _send_chunks(self, upstream: socket.socket, rest: bytes) -> None:
-        """Pass chunks on one by one, each written anew."""
+        """Forward chunks one by one, each serialised again."""
         buffer = bytearray(rest)
 
         def line() -> bytes:
@@ -393,7 +396,7 @@ class _Exchange:
                 raise ValueError("a chunk without a size")
             size = int(digits, 16)
             if size == 0:
-                while line():  # trailers are not passed on
+                while line():  # trailers are not forwarded
                     pass
                 upstream.sendall(b"0\r\n\r\n")
                 return
@@ -416,7 +419,7 @@ class _Exchange:
 
 
 def _relay(one: socket.socket, other: socket.socket) -> None:
-    """Bytes both ways until both sides have ended, each end passed on as it comes."""
+    """Relay bytes both ways until both sides have ended; forward each end as it arrives."""
     import select
     import socket
 

@@ -1,14 +1,14 @@
-"""The last program before the command: it sets what only the inside can set, says so, and becomes the command.
+"""Shim: the last program before the command; it sets limits from inside the sandbox, reports, and executes the command.
 
 Landlock forbids mounting, so it cannot be in force before bubblewrap has built its root; and a process limit counts all
 processes of the user unless it is set in the new user namespace. Both therefore need a program of ours inside. Python
-would cost 15 ms a run and has to be installed in there; this is half a kilobyte of compiled C and half a millisecond.
-`shim.c` is its source and `shim_code.py` has the compiled bytes, which everybody runs, with or without a compiler:
-`sh requirements/shim` writes them, and `tests/system/test_shim.py` proves that they are what the source compiles to.
+would cost 15 ms per run and has to be installed inside; this is half a kilobyte of compiled C and half a millisecond.
+`shim.c` is its source and `shim_code.py` has the compiled bytes, which are used with or without a compiler installed:
+`sh requirements/shim` writes them, and `tests/system/test_shim.py` proves that they match the source.
 
-What it reports on descriptor 3 are pairs of 32-bit numbers, stage and error: (0, 0) when every wall stands, then either
-the end of the pipe, because the command runs, or (5, errno), because it cannot. Nothing at all means that the sandbox
-was not built.
+It reports pairs of 32-bit numbers on descriptor 3, stage and error: (0, 0) when all restrictions are in force, then
+either the end of the pipe, because the command runs, or (5, errno), because it cannot. No report at all means that the
+sandbox was not built.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ FIRST_FREE_FD = 4
 
 _MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine
 _BASE = 0x400000
-_HEADERS = 64 + 2 * 56  # shim.ld places the code behind them
+_HEADERS = 64 + 2 * 56  # shim.ld places the code after them
 
 
 def is_supported() -> bool:
-    """Whether the program exists for this machine."""
+    """Return whether the program exists for this architecture."""
     return os.uname().machine in CODE
 
 
 def code(arch: str) -> bytes:
-    """The compiled bytes for a machine; the table of a run follows them."""
+    """Return the compiled bytes for an architecture; the table of a run follows them."""
     return bytes.fromhex(CODE[arch])
 
 
 def _text(text: str) -> bytes:
-    """A C string with its padded length before it."""
+    """Return a C string, preceded by its padded length."""
     raw = os.fsencode(text) + b"\0"
     raw += bytes(-len(raw) % 8)
     return struct.pack("<Q", len(raw)) + raw
@@ -58,8 +58,8 @@ def build(
     keep: int = 0,
     arch: str = "",
 ) -> bytes:
-    """An executable that keeps `keep` descriptors behind the report, sets the limits, the rules and a last filter of
-    `calls`, and runs the first of the candidate paths that exists, with its own arguments shifted by one."""
+    """Return an executable that keeps `keep` descriptors after the report, sets the limits, the Landlock rules and a
+    last filter of `calls`, and executes the first existing candidate path, with its own arguments shifted by one."""
     arch = arch or os.uname().machine
     return executable(code(arch), table(candidates, rlimits, ruleset, rules, calls, keep), arch)
 
@@ -72,7 +72,7 @@ def table(
     calls: bytes = b"",
     keep: int = 0,
 ) -> bytes:
-    """What the program reads; `shim.c` begins with its layout."""
+    """Return the table that the program reads; `shim.c` documents its layout."""
     limits = list(rlimits)
     made = struct.pack("<QQ", FIRST_FREE_FD + keep, len(limits))
     made += b"".join(struct.pack("<QQQ", resource, value, value) for resource, value in limits)
@@ -84,7 +84,7 @@ def table(
 
 
 def executable(code: bytes, table: bytes, arch: str) -> bytes:
-    """Code and table as a program: one segment to read and execute, and the mark that the stack is not executable."""
+    """Return code and table as an ELF program: one read-execute segment, and a mark for a non-executable stack."""
     size = _HEADERS + len(code) + len(table)
     header = struct.pack("<4sBBBB8xHHIQQQIHHHHHH", b"\x7fELF", 2, 1, 1, 0, 2, _MACHINES[arch], 1,
                          _BASE + _HEADERS, 64, 0, 0, 64, 56, 2, 0, 0, 0)  # fmt: skip

@@ -1,10 +1,10 @@
-"""Start, wait for and end processes: the one place where a command comes to life.
+"""Start processes, wait for them and kill them: the only place where commands are started.
 
-`spawn` forks, so call it from the small process that supervises a run, never from a server: forking 2 GB costs 110 ms.
-`start_detached` is for the others; it costs the same whatever the caller's size.
+`spawn` forks, so call it from the small supervisor process of a run, never from a server: forking 2 GB costs 110 ms.
+`start_detached` is for the others; its cost does not depend on the caller's size.
 
-A program gets its own session, three descriptors and what its launcher names, the environment it is given, and default
-signals. How starting went comes back through a pipe, in the form that `shim.py` describes.
+A program gets its own session, three descriptors and those that its launcher names, the given environment, and default
+signal handlers. The result of the start is reported through a pipe, in the format that `shim.py` describes.
 """
 
 from __future__ import annotations
@@ -29,48 +29,49 @@ REPORT_FD = 3
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS, _PR_SET_DUMPABLE = 1, 36, 38, 4
 _TIOCSCTTY = 0x540E
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
-_FIRST_KEPT = 10  # descriptors for the launcher are moved here, out of the way of 0 to 3 and of the shim's own
+_FIRST_KEPT = 10  # descriptors for the launcher are moved here, away from 0 to 3 and from the shim's own
 
 
 class Launch(Value):
-    """A command as it is really started: with its launcher in front, its descriptors, and who it runs as.
+    """A command as it is started: with its launcher in front, its descriptors, and its user.
 
     The descriptors belong to the launch; `spawn` closes them in the parent."""
 
     argv: tuple[str, ...]
     environment: dict[str, str]
     directory: str = "/"
-    keep: tuple[int, ...] = ()  # descriptors for the launcher, under the numbers they have
-    pass_on: tuple[int, ...] = ()  # descriptors for the command, which finds them at 4, 5 and so on
+    keep: tuple[int, ...] = ()  # descriptors for the launcher, which keep their numbers
+    pass_on: tuple[int, ...] = ()  # descriptors for the command, which gets them as 4, 5 and so on
     uid: int | None = None
     gid: int | None = None
-    stage: tuple[staged_root.Source, ...] | None = None  # root's small root, made before stepping down
-    scratch_bytes: int = 0  # of a space from which nothing can be executed, made before the launcher starts
-    scratch: str = ""  # where that is, without a stage
-    no_exec: tuple[str, ...] = ()  # paths from which nothing can be executed, without a stage
-    rlimits: tuple[tuple[int, int], ...] = ()  # for a program that has no shim to set them
-    reports: bool = False  # a shim reports the start; otherwise the success of exec is all there is to know
+    # staged root directory, made by root before it drops privileges
+    stage: tuple[staged_root.Source, ...] | None = None
+    scratch_bytes: int = 0  # size of a noexec tmpfs, made before the launcher starts
+    scratch: str = ""  # its path, without a stage
+    no_exec: tuple[str, ...] = ()  # paths to remount noexec, without a stage
+    rlimits: tuple[tuple[int, int], ...] = ()  # for a program without a shim to set them
+    reports: bool = False  # a shim reports the start; otherwise only the success of exec is known
     holder: int | None = None  # start in the user and mount namespaces of this process
-    guarded: bool = False  # a process namespace around the launcher itself, see `_guard`
-    # bubblewrap's door: it tells its child's id on `info` and waits until something arrives on `gate`
+    guarded: bool = False  # with a PID namespace around the launcher itself, see `_guard`
+    # bubblewrap's start barrier: it writes its child's id to `info` and waits until a byte arrives on `gate`
     info: int | None = None
     gate: int | None = None
-    # a launch may be a function of ours instead of a program: a process that stands for a command which runs elsewhere.
-    # It gets SIGTERM itself, and passes it on
+    # Instead of a program, a function of ours: a process that represents a command which runs elsewhere. It receives
+    # SIGTERM itself, and forwards it.
     body: Callable[[], object] | None = None
-    told: int | None = None  # from whoever really runs it: JSON lines, and their end when nothing of it is left
-    ear: int | None = None  # a listening socket that the run's proxy is to serve
+    told: int | None = None  # from the remote side: JSON lines, and EOF when no process is left
+    ear: int | None = None  # a listening socket for the run's proxy
 
 
 class Child(Value):
-    """A process that was spawned, and the pipe on which it reports."""
+    """A spawned process, and its report pipe."""
 
     pid: int
     report: int
 
 
 def keep(descriptor: int) -> int:
-    """Move a descriptor out of the way of the standard ones, so that its number can be used inside."""
+    """Move a descriptor above the standard ones, so that its number can be used inside."""
     import fcntl
 
     high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_KEPT)
@@ -79,7 +80,7 @@ def keep(descriptor: int) -> int:
 
 
 def keep_bytes(data: bytes, name: str = "workstead") -> int:
-    """A descriptor from which a program can read these bytes."""
+    """Return a descriptor from which a program can read these bytes."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     os.write(descriptor, data)
     os.lseek(descriptor, 0, os.SEEK_SET)
@@ -87,10 +88,10 @@ def keep_bytes(data: bytes, name: str = "workstead") -> int:
 
 
 def die_with(lifeline: int, signal: int = SIGKILL) -> None:
-    """Have the kernel end this process when its parent thread ends.
+    """Have the kernel kill this process when its parent thread ends.
 
-    The lifeline is a pipe's end whose other end only the parent has: broken, it tells that the parent ended before we
-    asked. The parent's id would not do, it is 0 for the first process of a namespace."""
+    The lifeline is one end of a pipe whose other end only the parent has: if it is broken, the parent ended before this
+    call. The parent's id cannot tell: it is 0 for the first process of a namespace."""
     import select
 
     libc.prctl(_PR_SET_PDEATHSIG, signal, 0, 0, 0)
@@ -101,27 +102,28 @@ def die_with(lifeline: int, signal: int = SIGKILL) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of every descendant whose own parent dies, so that none can get away."""
+    """Make this process the parent of every descendant whose own parent dies (subreaper), so that none can escape."""
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def hide_memory() -> None:
-    """Keep other processes of the same user away from our memory and descriptors."""
+    """Protect our memory and descriptors from other processes of the same user."""
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def step_down(uid: int, gid: int) -> None:
-    """Become an ordinary user for good."""
+    """Drop root privileges permanently and become this user."""
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
 
 
 def close_above(last: int, keep: Iterable[int] = ()) -> None:
-    """Close every descriptor above `last` but those to keep, in a fresh child; /dev/null holds their numbers.
+    """Close every descriptor above `last` except `keep`, in a forked child, by replacing them with /dev/null.
 
-    Who opened them there does not know: libuv closes its own in every forked child, and a cycle that the collector
-    finds closes what it owns. With their numbers free, those would be ours."""
+    The numbers must stay in use, because the objects that opened them still exist: libuv closes its descriptors in
+    every forked child, and the garbage collector closes those of unreachable objects. Reused numbers would be closed by
+    them."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for descriptor in {int(name) for name in os.listdir("/proc/self/fd")}.difference(keep):
         if descriptor > last and descriptor != null:
@@ -131,8 +133,8 @@ def close_above(last: int, keep: Iterable[int] = ()) -> None:
 def spawn(
     launch: Launch, stdin: int, stdout: int, stderr: int, *, terminal: bool = False, groups: Sequence[str] = ()
 ) -> Child:
-    """Start a program with these three descriptors in these control groups; the report tells what went wrong."""
-    # loaded here, because the child cannot find modules once it has changed its root
+    """Start a program with these three descriptors in these control groups; its pipe reports a failure."""
+    # imported here, because the child cannot find modules after it has changed its root
     import fcntl
     import resource  # noqa: F401
     import select  # noqa: F401
@@ -178,7 +180,7 @@ def spawn(
                 launch.body()
                 os._exit(0)
             stages = 5
-            os.execve(launch.argv[0], launch.argv, launch.environment)  # an absolute path, or the caller looked it up
+            os.execve(launch.argv[0], launch.argv, launch.environment)  # an absolute path, or resolved by the caller
         except OSError as error:
             _report(stages, error.errno or 1, str(error))
         except BaseException as error:
@@ -192,10 +194,10 @@ def spawn(
 
 
 def _join(group: str) -> None:
-    """Put this process, which has one thread, into a control group.
+    """Move this single-threaded process into a control group.
 
-    A thread that moves itself needs no lock of the whole machine, for which the kernel waits some 10 ms; version 2 has
-    no such door for a process."""
+    A thread that moves itself does not need the machine-wide lock, for which the kernel waits some 10 ms; version 2 has
+    no such interface for a process."""
     try:
         descriptor = os.open(f"{group}/tasks", os.O_WRONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -204,17 +206,17 @@ def _join(group: str) -> None:
     os.close(descriptor)
 
 
-# bubblewrap's first inner process waits for its parent, without a signal for the parent's death: if both supervisor and
-# launcher are killed in that moment, it waits for ever (seen). A process namespace around the launcher closes the gap:
-# with its first process, the launcher, dies everything in it.
+# bubblewrap's first inner process waits for its parent without a parent-death signal: if supervisor and launcher are
+# both killed in that moment, it waits forever (observed). A PID namespace around the launcher fixes this: when its
+# first process, the launcher, dies, the kernel kills everything in it.
 
 
 def _fork_guarded() -> int:
-    """Fork a child that is the first process of a new namespace; our later children are born in the old one again."""
+    """Fork a child as the first process of a new PID namespace; later children start in the old one again."""
     old = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     try:
         if libc.unshare(_CLONE_NEWPID) != 0:
-            return os.fork()  # a container without that right: the group is the net
+            return os.fork()  # a container without that privilege: the fallback is the control group
         try:
             pid = os.fork()
         finally:
@@ -226,18 +228,18 @@ def _fork_guarded() -> int:
 
 
 def _guard(*, mounts: bool = False) -> int:
-    """For an ordinary user: a user namespace to be allowed the process namespace, and a parent outside that waits.
+    """Enter a PID namespace as an ordinary user, by a user namespace; the parent process stays outside and waits.
 
-    Gives the lifeline to that parent. Where unknown programs may not do this, as on Ubuntu, the launcher stays as it
-    is, and a kill of everything in the wrong millisecond may leave a process that waits and does nothing. With
-    `mounts` there is a mount namespace too, and no going on without."""
+    Return the lifeline to that parent. Where unprivileged user namespaces are restricted, as on Ubuntu, the launcher
+    stays in the old namespace, and killing everything in the wrong millisecond may leave an idle waiting process. With
+    `mounts` a mount namespace is made too, and a failure raises PermissionError."""
     uid, gid = os.geteuid(), os.getegid()
     wanted = _CLONE_NEWUSER | _CLONE_NEWPID | (_CLONE_NEWNS if mounts else 0)
     if _is_restricted() or libc.unshare(wanted) != 0:
         if mounts:
             raise PermissionError(1, "a mount namespace to forbid execution in is not allowed")
         return REPORT_FD
-    libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # else /proc/self is root's
+    libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)  # otherwise /proc/self belongs to root
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         descriptor = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
         os.write(descriptor, text.encode())
@@ -287,21 +289,22 @@ def _set_rlimits(rlimits: Iterable[tuple[int, int]]) -> None:
 
 
 def reset_signals() -> None:
-    """Default handlers and nothing blocked, as a new program expects.
+    """Reset signals to default handlers and an empty mask, as a new program expects.
 
-    But for one: a write that a limit forbids is to fail, as on a full disk, and not to end the program."""
+    Except SIGXFSZ, which is ignored: a write beyond a limit has to fail, as on a full disk, and not kill the program.
+    """
     import signal
 
     for number in range(1, signal.NSIG):
-        with contextlib.suppress(OSError, ValueError):  # SIGKILL, SIGSTOP and the C library's own cannot be set
+        with contextlib.suppress(OSError, ValueError):  # SIGKILL, SIGSTOP and the C library's own signals cannot be set
             signal.signal(number, signal.SIG_IGN if number == signal.SIGXFSZ else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def start_detached(argv: Sequence[str], environment: dict[str, str], *, output: int | None = None) -> int:
-    """Start a program that outlives us, in its own session, with nothing of ours open; it is not ours to wait for.
+    """Start a program that outlives us, in its own session, without our descriptors; return its process id.
 
-    The program between is `setsid`-ed by the spawn itself; the caller must reap the id if it wants no zombie."""
+    The spawn itself calls `setsid`; the caller must reap the process if it wants no zombie."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     sink = null if output is None else output
     try:
@@ -312,11 +315,11 @@ def start_detached(argv: Sequence[str], environment: dict[str, str], *, output: 
 
 
 def fork_detached(body: Callable[[], object], *, keep: Iterable[int] = ()) -> int:
-    """Run the function in a grandchild that outlives us, with its own session and no descriptor but these.
+    """Run a function in a grandchild that outlives us, in its own session and with no descriptors except `keep`.
 
-    For a small caller without threads, such as the command line: a millisecond, against fifteen for a new interpreter.
-    Gives the id of the process. The body's exceptions end it with status 1 and a traceback on `sys.stderr`: a body
-    that lives on its own sends that to a file first, see `crash_log`."""
+    For a small caller without threads, such as the command line: it takes a millisecond, a new interpreter fifteen.
+    Return the process id. An exception of the body exits with status 1 and a traceback on `sys.stderr`: a daemon
+    redirects that to a file first, see `crash_log`."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     middle = os.fork()
     if middle == 0:
@@ -351,7 +354,7 @@ def _become_daemon(body: Callable[[], object], answer: int, keep: tuple[int, ...
 
 
 def read_start_time(pid: int) -> int | None:
-    """When it started, in clock ticks since boot: with the id it names a process for good. None if it is gone."""
+    """Return the start time in clock ticks since boot, which with the id identifies a process; None if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -361,8 +364,7 @@ def read_start_time(pid: int) -> int | None:
 
 
 def identity(pid: int) -> str:
-    """What tells a process from every other one that has or had its id: when it began, in which boot; '' if none is
-    there."""
+    """Return a text that identifies a process uniquely, from its start time and boot id; "" if it does not exist."""
     started = read_start_time(pid)
     if started is None:
         return ""
@@ -371,7 +373,7 @@ def identity(pid: int) -> str:
 
 
 def is_alive(pid: int, start_time: int) -> bool:
-    """Whether the very process is still there."""
+    """Return whether exactly this process still exists."""
     return read_start_time(pid) == start_time
 
 
@@ -388,7 +390,7 @@ def _children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below this one, parents first."""
+    """Return every process below this one, parents first."""
     found: list[int] = []
     waiting = _children(pid)
     while waiting:
@@ -400,7 +402,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def has_open_files(pids: Iterable[int], most: int) -> bool:
-    """Whether these processes have more than so many descriptors; those shared by several count for each."""
+    """Return whether these processes have more than `most` descriptors; shared ones count for each process."""
     count = 0
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -411,14 +413,14 @@ def has_open_files(pids: Iterable[int], most: int) -> bool:
 
 
 def send(pids: Iterable[int], signal: int) -> None:
-    """Signal each; those that are gone or not ours are passed over, because the set changes while we walk it."""
+    """Send a signal to each; skip processes that are gone or not ours, because the set changes meanwhile."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal)
 
 
 def kill_descendants(*, wait_seconds: float = 5.0) -> bool:
-    """End everything below this process, which must have adopted orphans; False if something lingers."""
+    """Kill all descendants of this process, which must have called `adopt_orphans`; return False if one remains."""
     end = time.monotonic() + wait_seconds
     pause = 0.0005
     me = os.getpid()
@@ -435,7 +437,7 @@ def kill_descendants(*, wait_seconds: float = 5.0) -> bool:
 
 
 def reap() -> dict[int, int]:
-    """Collect every child that has ended: id to wait status."""
+    """Reap every child that has ended; return id -> wait status."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -448,12 +450,12 @@ def reap() -> dict[int, int]:
 
 
 def open_terminal(rows: int = 24, columns: int = 80, owner: int | None = None) -> tuple[int, int]:
-    """A pseudo-terminal of this size: our end and the program's end."""
+    """Open a pseudo-terminal of this size; return our end and the program's end."""
     ours, theirs = os.openpty()
     ours, theirs = keep(ours), keep(theirs)
     resize(ours, rows, columns)
     if owner is not None:
-        os.fchown(theirs, owner, -1)  # so that the program may open /dev/stdin and its kin by name
+        os.fchown(theirs, owner, -1)  # so that the program can open /dev/stdin etc. by name
     return ours, theirs
 
 

@@ -1,11 +1,11 @@
-"""A small root that holds only what a sandbox is built from, for a launcher that gave up root's rights.
+"""Staged root: a minimal root directory with only the sources of a sandbox, for a launcher that drops root privileges.
 
-Started by root, bubblewrap runs as an unprivileged user that cannot walk through root's 0700 directories to the
-workspace. So root makes a mount namespace first, whose root is a new tmpfs with clones of the source mounts at their
-own paths, and only then steps down. It also keeps the launcher, which waits in this namespace as long as the run lasts,
-from holding other workspaces' mounts: an overlay that is copied into a living namespace cannot be taken down elsewhere.
+Started by root, bubblewrap runs as an unprivileged user that cannot traverse root's 0700 directories to the workspace.
+So root first makes a mount namespace whose root is a new tmpfs with clones of the source mounts at their own paths, and
+only then drops its privileges. It also prevents the launcher, which stays in this namespace during the run, from
+holding other workspaces' mounts: an overlay that is copied into a live namespace cannot be unmounted elsewhere.
 
-Everything happens in the forked child, before it executes; none of it is visible to other processes.
+Everything happens in the forked child, before exec; none of it is visible to other processes.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 2, 4, 16384, 1 << 18
 _MNT_DETACH = 2
 _READ_ONLY, _NO_SUID, _NO_DEV, _NO_EXEC = 1, 2, 4, 8  # MOUNT_ATTR_*
 _MS_NOEXEC = 8
-SCRATCH = "/scratch"  # in the small root
+SCRATCH = "/scratch"  # in the staged root
 SCRATCH_NAMES = ("tmp", "shm", "home")
 
 
 class Source(Value):
-    """One host path that the sandbox will be built from."""
+    """One host path that the sandbox is built from."""
 
     path: str
     writable: bool = False
     devices: bool = False
     recursive: bool = True
     executable: bool = True
-    as_it_is: bool = False  # /proc: any attribute we add would have to be repeated by the new one inside
+    as_it_is: bool = False  # /proc: any added attribute would have to be repeated by the new one inside
 
 
 def outermost(sources: dict[str, Source]) -> tuple[Source, ...]:
-    """Sources by their path, without those that come along with another."""
+    """Return the sources sorted by path, without those that are included in another."""
     return tuple(source for path, source in sources.items() if not _is_beneath_another(path, sources))
 
 
 def _is_beneath_another(path: str, sources: dict[str, Source]) -> bool:
-    """Whether a source comes along with one above it, and as writable as it is to be."""
+    """Return whether a source is included in one above it, with the required write permission."""
     parts = path.split("/")
     above = ("/".join(parts[:count]) for count in range(len(parts) - 1, 1, -1))
     nearest = next((sources[folder] for folder in above if folder in sources and sources[folder].recursive), None)
@@ -68,7 +68,7 @@ def _check(result: int, what: str) -> None:
 
 
 def _clone(source: Source) -> int:
-    """A detached copy of the mounts at the path, with set-uid programs, devices and (mostly) writing switched off."""
+    """Return a detached copy of the mounts at the path, with nosuid, nodev and (mostly) read-only."""
     recursive = _AT_RECURSIVE if source.recursive else 0
     path = os.fsencode(source.path)
     tree = syscall(_OPEN_TREE, _AT_FDCWD, path, ctypes.c_uint(_OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | recursive))
@@ -85,7 +85,7 @@ def _set_attributes(tree: int, wanted: int, recursive: int) -> None:
 
 
 def _mount_scratch(path: str, size: int, owner: int) -> None:
-    """A tmpfs from which nothing can be executed, with what a sandbox takes for its own."""
+    """Mount a noexec tmpfs with the private directories of a sandbox."""
     options = f"mode=0755,size={size}".encode()
     _check(
         libc.mount(b"tmpfs", os.fsencode(path), b"tmpfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, options),
@@ -99,8 +99,8 @@ def _mount_scratch(path: str, size: int, owner: int) -> None:
 
 
 def forbid_execution(paths: Iterable[str], scratch: str, scratch_bytes: int) -> None:
-    """For an ordinary user, in a mount namespace of our own: put a view over each path from which nothing can be
-    executed, and make a scratch space of that kind. What is mounted from these later is of that kind too."""
+    """For an ordinary user, in a mount namespace of our own: bind-mount each path over itself with noexec, and make a
+    noexec scratch tmpfs. Later mounts of these are noexec too."""
     for path in paths:
         raw = os.fsencode(path)
         tree = syscall(_OPEN_TREE, _AT_FDCWD, raw, ctypes.c_uint(_OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE))
@@ -111,7 +111,7 @@ def forbid_execution(paths: Iterable[str], scratch: str, scratch_bytes: int) -> 
 
 
 def _make_point(path: str, *, directory: bool) -> None:
-    """An empty directory or file to mount on, below the current directory, which is the new root."""
+    """Make an empty directory or file as mount point, below the current directory, which is the new root."""
     relative = path.lstrip("/")
     os.makedirs(relative if directory else os.path.dirname(relative) or ".", 0o755, exist_ok=True)
     if not directory:
@@ -119,12 +119,12 @@ def _make_point(path: str, *, directory: bool) -> None:
 
 
 def enter(sources: tuple[Source, ...], scratch_bytes: int = 0, owner: int = -1) -> None:
-    """Move this process to the small root. Sources below another one come with it and must not be named.
+    """Move this process to the staged root. Sources below another one are included in it and must not be listed.
 
-    With a size there is a scratch space too, which belongs to the owner and from which nothing can be executed."""
+    With a size, make a noexec scratch tmpfs too, which belongs to the owner."""
     _check(libc.unshare(_CLONE_NEWNS), "unshare mounts")
     _check(libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "make mounts private")
-    # clones first: the new root is mounted over /tmp, and a source may well lie beneath that
+    # clones first: the new root is mounted over /tmp, and a source may be below that
     trees = [(source.path, _clone(source)) for source in sources]
     old_umask = os.umask(0o022)
     _check(libc.mount(b"tmpfs", b"/tmp", b"tmpfs", _MS_NOSUID | _MS_NODEV, b"mode=0755,size=1m"), "mount the new root")
@@ -141,7 +141,7 @@ def enter(sources: tuple[Source, ...], scratch_bytes: int = 0, owner: int = -1) 
     if scratch_bytes:
         os.mkdir(SCRATCH[1:])
         _mount_scratch(SCRATCH[1:], scratch_bytes, owner)
-    syscall(_PIVOT_ROOT[os.uname().machine], b".", b".")  # the old root now lies on top of the new one
+    syscall(_PIVOT_ROOT[os.uname().machine], b".", b".")  # the old root is now mounted on top of the new one
     _check(libc.umount2(b".", _MNT_DETACH), "leave the old root")
     os.chdir("/")
     os.umask(old_umask)

@@ -1,7 +1,7 @@
-"""A supervised run, seen from another process: who holds it, how it ended, and how to reach it.
+"""Client of a run's supervisor, for other processes: find it, read its result, connect to it.
 
-All that is known is in the run's directory, see `supervisor.py`. A supervisor is alive as long as it holds the lock:
-the kernel lets go of it whatever happens to the process.
+All information is in the run's directory, see `supervisor.py`. A supervisor is alive as long as it has the lock: the
+kernel releases it when the process ends for any reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Supervisor(Value):
-    """The process that holds a run's lock."""
+    """The process that has a run's lock."""
 
     pid: int
     start_time: int
@@ -30,7 +30,7 @@ class Supervisor(Value):
 
 
 def find_supervisor(directory: str) -> Supervisor | None:
-    """Who supervises the run in this directory; None if nobody does, or nobody any more."""
+    """Return the supervisor of the run in this directory; None if there is none, or it has ended."""
     import fcntl
 
     try:
@@ -50,20 +50,21 @@ def find_supervisor(directory: str) -> Supervisor | None:
 
 
 def find_result(directory: str) -> Result | None:
-    """How the run ended, if its supervisor lived to say so."""
+    """Return the result of the run, if its supervisor wrote one."""
     import json
 
     try:
         with open(os.path.join(directory, "result"), "rb") as file:
             return Result(**json.loads(file.read()))
-    except (FileNotFoundError, ValueError, TypeError):  # a power cut may leave an empty file: it was not synced
+    except (FileNotFoundError, ValueError, TypeError):  # a power failure may leave an empty file: it was not synced
         return None
 
 
 def wait_ready(directory: str, pid: int, *, wait_seconds: float = 10.0) -> bool:
-    """Wait until a supervisor that was just started holds the run, so that it can be followed; False if it died."""
+    """Wait until a supervisor that was just started has the run's lock, so that it can be followed; False if it
+    died."""
     end = time.monotonic() + wait_seconds
-    path = os.path.join(directory, "output")  # made when the lock is held
+    path = os.path.join(directory, "output")  # created after the lock is taken
     while not os.path.exists(path):
         if spawn.read_start_time(pid) is None or time.monotonic() > end:
             return os.path.exists(path)
@@ -72,9 +73,9 @@ def wait_ready(directory: str, pid: int, *, wait_seconds: float = 10.0) -> bool:
 
 
 def connect(directory: str, *, wait_seconds: float = 5.0) -> Stream:
-    """A connection to the supervisor's control socket; OSError if there is none, or none any more.
+    """Connect to the supervisor's control socket; raise OSError if there is none, or it has ended.
 
-    A young supervisor makes its socket a moment after it has started the command."""
+    Retries for a moment: a new supervisor creates its socket shortly after it has started the command."""
     from workstead.system.kernel.sockets import Stream
 
     end = time.monotonic() + wait_seconds
@@ -98,7 +99,7 @@ def connect(directory: str, *, wait_seconds: float = 5.0) -> Stream:
 
 
 def request_stop(directory: str, *, at_once: bool = False) -> bool:
-    """Ask the supervisor to end the run; False if there is none to ask."""
+    """Ask the supervisor to stop the run; return False if there is none."""
     try:
         with connect(directory) as connection:
             connection.sendall(frames.pack(frames.STOP, b"now" if at_once else b""))
@@ -112,11 +113,11 @@ def request_stop(directory: str, *, at_once: bool = False) -> bool:
 
 
 def forget(name: str) -> bool:
-    """Remove what a dead supervisor left: the run's control group, and anything still in it."""
+    """Remove the control group that a dead supervisor left, after killing all processes in it."""
     group = cgroups.find(name)
     return cgroups.kill(group) and cgroups.remove(group)
 
 
 def follow(directory: str, *, offset: int = 0) -> Iterator[frames.Frame]:
-    """Frames of the run's output, live, until its end or its supervisor's."""
+    """Yield the frames of the run's output, live, until its end or its supervisor's."""
     return frames.follow(os.path.join(directory, "output"), lambda: find_supervisor(directory) is None, offset=offset)

@@ -54,8 +54,7 @@ def open_beneath(directory: int, name: str, flags: int = 0) -> int:
 
 
 def open_regular(directory: int, name: str) -> tuple[int, os.stat_result]:
-    """Return a readable descriptor of a regular file beneath a directory, and its stat; raise OSError ELOOP or
-    ENXIO."""
+    """Return a readable descriptor of a regular file beneath a directory, and its stat; raise ELOOP or ENXIO."""
     handle = open_beneath(directory, name)
     try:
         return reopen(handle)

@@ -62,8 +62,7 @@ class _Level:
         self.identity = (found.st_dev, found.st_ino)
 
     def leave(self) -> None:
-        """Close it; restore a mode that was changed to open it, unless another process has changed the mode
-        meanwhile."""
+        """Close it; restore a mode that was changed to open it, unless another process has changed it meanwhile."""
         if self.fd < 0:
             return
         if self.closed_mode is not None:
@@ -178,8 +177,7 @@ def _reopen(level: _Level, below: _Level) -> int:
 
 
 def _open(parent: int, name: str) -> tuple[int, int | None]:
-    """Open a directory for reading, also one whose mode denies access to its owner; return fd and the mode to
-    restore."""
+    """Open a directory for reading, even if its mode denies its owner access; return fd and the mode to restore."""
     with suppress(PermissionError):
         fd = os.open(name, os.O_RDONLY | _HERE, dir_fd=parent)
         if os.geteuid() == 0 or os.fstat(fd).st_mode & _PASSABLE == _PASSABLE:

@@ -52,8 +52,7 @@ class Pool:
 
     @contextmanager
     def turn_to_write(self, wait_seconds: float) -> Iterator[None]:
-        """Make this the only writing thread of this process; continue anyway after the timeout, as SQLite has its own
-        lock."""
+        """Make this the only writing thread of this process; continue after the timeout, as SQLite has its own lock."""
         self._forget_parent()
         turn = self._turn
         is_ours = turn.acquire(timeout=wait_seconds)
@@ -80,8 +79,7 @@ class Pool:
 
 
 def identify(path: str) -> tuple[int, int] | None:
-    """Return device and inode of a file, None if it is missing. An inode number is not reused while the file is
-    open."""
+    """Return device and inode of a file, None if it is missing. An open file's inode number is not reused."""
     try:
         found = os.stat(path)
     except OSError:

@@ -182,7 +182,7 @@ def hasher(size: int | None) -> Any:
     return fast()
 
 
-# -- what tells one content of a large file from another ---------------------------------------------------------------
+# -- version marks of large files --------------------------------------------------------------------------------------
 
 
 def mark_of(found: os.stat_result) -> str:

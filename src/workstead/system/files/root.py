@@ -234,8 +234,7 @@ class Root:
     # These take checked paths and raise OSError: their callers know which path the error has to name.
 
     def open_path(self, raw: bytes, flags: int = 0) -> int:
-        """Return an O_PATH descriptor of an entry of any kind; add O_NOFOLLOW for a link itself, O_DIRECTORY to require
-        one."""
+        """Return an O_PATH descriptor of an entry of any kind; add O_NOFOLLOW for a link itself, or O_DIRECTORY."""
         return self._open(self.fd, raw, os.O_PATH | flags)
 
     def open_folder(self, raw: bytes) -> int:
@@ -310,8 +309,8 @@ class Root:
         self.fills_reads = _file_system(fd) in _PAGE_CACHED
 
     def _get_own_mount(self) -> None:
-        """Make a private nodev mount, only for a root that is used often: making and dropping it costs as much as fifty
-        reads save."""
+        """Make a private nodev mount for a root that is used often: making and dropping it costs as much as fifty
+        reads."""
         if os.geteuid() == 0:
             with suppress(OSError):  # an old kernel, or root without the mount privilege
                 self._allow_direct(clone_without_devices(self.fd))

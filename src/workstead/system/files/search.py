@@ -31,8 +31,7 @@ _MAX_ALTERNATIVES = 64  # of a pattern with braces
 def find_names(
     root: Root, pattern: str, path: str | bytes = ".", *, max_matches: int = MAX_MATCHES, limits: Limits | None = None
 ) -> Found:
-    """Find every name that matches a glob: without a slash the name at any depth, with one the path relative to
-    `path`."""
+    """Find every name that matches a glob: without a slash the name at any depth, else the path relative to `path`."""
     matches = glob_matcher(pattern)
     by_path = "/" in pattern
     paths: list[str] = []
@@ -92,8 +91,9 @@ def find_text(
     limits: Limits | None = None,
     may: Callable[[str], bool] | None = None,
 ) -> Matches:
-    """Find every line that contains `needle`, in files whose name matches `names`. Skip binary and large files, and
-    paths that `may` rejects."""
+    """Find every line that contains `needle`, in files whose name matches `names`.
+
+    Binary and large files are skipped, and paths that `may` rejects."""
     pattern = os.fsencode(needle)
     if not pattern:
         raise Invalid("there is nothing to search for")
@@ -242,8 +242,7 @@ while head := take.read(16):
             yield int(number), _text(line)
 
     def _send(self, data: bytes) -> None:
-        """Send one frame. The process reads a whole frame before it matches, so that writing never waits for a
-        match."""
+        """Send one frame. The process reads a whole frame before it matches, so writing never waits for a match."""
         assert self._process.stdin is not None
         self._process.stdin.write(data)
         self._process.stdin.flush()
@@ -291,8 +290,7 @@ def glob_matcher(pattern: str) -> Callable[[str], object]:
 
 
 def path_matcher(pattern: str) -> Callable[[str], object]:
-    """Return a glob for whole paths as a function: without a slash it matches one name at the top, unless it is
-    `**`."""
+    """Return a glob for whole paths as a function: without a slash it matches one name at the top (except `**`)."""
     alternatives = _without_braces(pattern)
     if len(alternatives) > 1:
         matchers = [path_matcher(each) for each in alternatives]

@@ -245,7 +245,7 @@ class _Count:
 
 
 def tree_json(root: Root, path: str | bytes = ".", *, limits: Limits | None = None) -> Iterator[bytes]:
-    """Yield the nested listing as JSON text in pieces, at any depth; names that are not UTF-8 have escaped
+    """Yield the nested listing as JSON text in pieces, at any depth; bytes that are not UTF-8 are escaped
     surrogates."""
     from json.encoder import encode_basestring_ascii as quoted
 
@@ -304,8 +304,7 @@ def usage(root: Root, path: str | bytes = ".", *, limits: Limits | None = None) 
 
 
 def remove_tree(folder: int, name: bytes, limits: Limits) -> int:
-    """Remove a directory with everything below; return the number of removed names. Raise OSError, or a limit's
-    error."""
+    """Remove a directory with everything below; return the number of names. Raise OSError or the error of a limit."""
     removal = _Removal(limits, os.fstat(folder).st_dev)
     try:
         removal.enter(folder, name)
@@ -375,8 +374,7 @@ class _Removal:
         return True
 
     def go_into(self, level: _Level, name: bytes) -> None:
-        """Continue with a subdirectory of `level`: enter it, or, if too deep, move it to the top to be entered
-        there."""
+        """Continue with a subdirectory of `level`: enter it, or, if too deep, move it to the top and enter it there."""
         if len(self.levels) >= _MAX_OPEN_LEVELS and self._bring_up(level, name):
             return
         try:

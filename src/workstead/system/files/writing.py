@@ -294,8 +294,7 @@ class _Sink:
 
 
 class _Fresh:
-    """A new file in a directory: without a name (O_TMPFILE) where the file system can, so that a crash leaves
-    nothing."""
+    """A new file in a directory: without a name (O_TMPFILE) if the file system can, so that a crash leaves no file."""
 
     def __init__(self, folder: int) -> None:
         self._folder = folder

@@ -88,7 +88,7 @@ def with_stats(content: bytes, entries: Sequence[Entry], sizes: Sequence[int], s
 
 
 def with_other_files(content: bytes, tree: str, names: Collection[bytes]) -> bytes:
-    """Return the index with time and size of the files in `tree`, for those of the names that exist there."""
+    """Return the index with time and size of the files in `tree` for these names, all of which exist there."""
     import hashlib
 
     changed = bytearray(content)
@@ -235,8 +235,7 @@ def _is_attributes(entry: Entry) -> bool:
 def _conversions(
     git: Git, git_dir: str, index: str, entries: Sequence[Entry], attributes: Sequence[bytes]
 ) -> dict[bytes, str]:
-    """Return the names that need `crlf` or an encoding in the work tree; runs git only if an attribute file mentions
-    it."""
+    """Return the names that need `crlf` or an encoding in the work tree; runs git only if an attribute file has one."""
     if not any(b"eol" in text or b"working-tree-encoding" in text for text in attributes):
         return {}
     names = [entry.name for entry in entries if stat.S_ISREG(entry.mode)]
@@ -367,8 +366,8 @@ def private_repository(
     shallow: bytes | None = None,
     remote_head: str | None = None,
 ) -> None:
-    """Write a `.git` at `path`, which must not exist; it borrows the objects of `borrows` and stores its own new
-    ones."""
+    """Write a `.git` at `path`, which must not exist; it borrows the objects of `borrows` and stores new ones
+    itself."""
     os.makedirs(path, 0o755, exist_ok=True)
     for name in ("objects", "objects/info", "objects/pack", "refs", "refs/heads", "refs/tags", "info"):
         os.mkdir(f"{path}/{name}", 0o755)
@@ -486,10 +485,10 @@ _REF_BYTES = 4096
 _MAX_SYMREFS = 5  # git's limit
 _MAX_LENDERS = 5  # git's limit on nested alternates
 
-# -- looking at a repository of the user's -----------------------------------------------------------------------------
+# -- reading a user's repository ---------------------------------------------------------------------------------------
 #
-# A folder may be an unpacked archive, or a place where an agent is at work, so its `.git` is believed as far as it can
-# be checked: nothing in it is a link, and a `.git` file counts only if the place that it names points back.
+# A folder may be an unpacked archive, or be written by an agent, so its `.git` is trusted only as far as it can be
+# checked: nothing in it is a link, and a `.git` file counts only if the directory that it names points back.
 
 _FILES = "HEAD config index packed-refs shallow commondir info/exclude objects/info/alternates".split()
 _FOLDERS = "refs reftable worktrees info objects objects/info objects/pack".split()
@@ -624,8 +623,7 @@ def _worktree_in(config: bytes) -> bytes | None:
 
 
 def _linked_head(directory: int) -> bool:
-    """Return whether HEAD is a symbolic link, git's oldest format: its text is the name of a ref, and is not
-    followed."""
+    """Return whether HEAD is a symbolic link, git's oldest format: its text names a ref, and it is not followed."""
     try:
         return is_ref_name(os.readlink("HEAD", dir_fd=directory))
     except OSError:
@@ -679,15 +677,14 @@ def _find_packed(common: str, name: str) -> str | None:
 
 # -- objects of other repositories -------------------------------------------------------------------------------------
 #
-# `objects/info/alternates` may name any directory, and what it names is mounted into the sandbox. Whoever packed the
-# folder, or the agent in it, could name the objects of any repository of the user's. So another place lends only if it
-# is a directory of objects and nothing else, has the same owner, and holds a commit of this repository's own history:
-# who does not know a commit of the other repository cannot have written one.
+# `objects/info/alternates` may name any directory, which is then mounted into the sandbox. The author of the folder, or
+# the agent in it, could name the objects of any repository of the user. So an alternate is accepted only if it is a
+# directory of objects and nothing else, has the same owner, and contains a commit of this repository's own history: an
+# author who has no access to the other repository cannot know such a commit.
 
 
 def lenders_of(found: Repository, git: Git) -> list[str]:
-    """Return the external object directories that this repository reads; raise NotARepository if one must not be
-    read."""
+    """Return the external object directories that this repository reads; raise NotARepository if one is forbidden."""
     objects = f"{found.common}/objects"
     lenders = alternates_of(objects)
     if not lenders:

@@ -47,8 +47,8 @@ def _up_to(version: int, since: dict[int, int]) -> int:
 
 
 def ruleset(version: int) -> bytes:
-    """Return `struct landlock_ruleset_attr` for this version: every file right and every scope; ports are left to the
-    network namespace."""
+    """Return `struct landlock_ruleset_attr` of this version: all file rights and scopes; ports are left to the network
+    namespace."""
     if version < 1:
         return b""
     handled = _up_to(version, _HANDLED_SINCE)

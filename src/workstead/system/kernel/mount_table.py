@@ -179,7 +179,7 @@ def _points_in_text() -> bytes:
     return b"\0".join([b"", *points, b""])
 
 
-# -- who sees and who uses them ----------------------------------------------------------------------------------------
+# -- namespaces and processes that use a mount -------------------------------------------------------------------------
 
 
 def seen_elsewhere(mounted: Mounted, *, besides: int) -> list[int]:
@@ -270,8 +270,7 @@ def _other_namespaces(besides: int) -> Iterator[int]:
 
 
 def users_of(path: str) -> list[int]:
-    """Return processes that have their working directory or an open file below a directory, as far as we have
-    access."""
+    """Return processes with their working directory or an open file below a directory, as far as we have access."""
     inside = path.rstrip("/") + "/"
 
     def is_inside(link: str) -> bool:

@@ -123,8 +123,7 @@ def overlay(
 
 @contextmanager
 def _opened(lowers: Sequence[Lower], upper: str, work: str, *, detached: bool) -> Iterator[tuple[list[int], int, int]]:
-    """Open the lower layers, the upper layer and the work directory; the last two on one mount, as the kernel
-    requires."""
+    """Open the lower layers, the upper layer and the work directory; the kernel requires the last two on one mount."""
     with ExitStack() as stack:
 
         def held(descriptor: int) -> int:

@@ -394,8 +394,7 @@ def _step(directory: int, name: str) -> int:
 
 
 def _read_xattrs(source: int) -> list[tuple[str, bytes]]:
-    """Return the `user.*` attributes only: others concern this machine's security, and overlay marks are set
-    explicitly."""
+    """Return the `user.*` attributes only: others concern this machine's security; overlay marks are set separately."""
     try:
         names = os.listxattr(source)
     except OSError:

@@ -64,8 +64,7 @@ def _close(upper: str) -> None:
 
 
 def _forget() -> None:
-    """Reset in a forked child: it has no such thread, its locks may be locked forever, and the mounts are its
-    parent's."""
+    """Reset in a forked child: it lacks the thread, its locks may stay locked forever, the mounts are its parent's."""
     global _table, _closing
     _table, _closing = allocate_lock(), allocate_lock()
     for mount in _left.values():

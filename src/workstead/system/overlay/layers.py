@@ -253,7 +253,7 @@ def drop_upper(stack: Stack, place: Place) -> None:
 
 
 def drop_work(path: str) -> None:
-    """Remove overlayfs's work directory; it contains an empty one with mode 000, which a user can remove only by
+    """Remove overlayfs's work directory, in which an empty one with mode 000 can be removed by a user only with
     rmdir."""
     for name in (f"{path}/work", f"{path}/index", path):
         try:
@@ -284,8 +284,8 @@ def mounter(kind: str, place: Place) -> Mounter:
 
 
 def settled(filled: Filled, place: Place) -> Filled:
-    """Return the present `Filled` of a workspace: its first fork turns plain files into layers before a record says
-    so."""
+    """Return the present `Filled` of a workspace: a first fork makes layers of plain files before the record
+    changes."""
     if filled.mechanism in MOUNTED or filled.mechanism == NONE:
         return filled
     stack = read_stack(place.layers)
@@ -524,8 +524,7 @@ def probe_idmap(directory: str, owner: tuple[int, int]) -> str | None:
 
 
 def try_once(directory: str) -> None:
-    """Start a mount daemon in a scratch directory, let it mount, and stop it; raise OSError with the reason of a
-    failure."""
+    """Start a mount daemon in a scratch directory, let it mount, and stop it; raise OSError with the reason."""
     from workstead.model.source import Place
     from workstead.system.overlay.mount_daemon import Holder
 

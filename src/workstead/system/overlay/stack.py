@@ -259,7 +259,7 @@ def _entries(directory: str) -> Iterator[str]:
 
 
 def sweep(workstead: str, *, keep: Iterable[str] = (), remove: bool = True) -> list[str]:
-    """Remove (or only return) shared layers that no workspace needs; `keep` names more layers to keep, as in the
+    """Remove (or only return) shared layers that no workspace needs; `keep` names further layers in use, as in the
     trash."""
     from workstead.system.overlay import copying
 

@@ -20,8 +20,7 @@ _DEEPEST = 100  # two descriptors for each level; only directories that the fold
 
 
 def is_stale(own: Iterable[str], view: str) -> bool:
-    """Return whether a directory of the view lists nothing, although one of the workspace's own layers has entries in
-    it."""
+    """Return whether a directory of the view lists nothing although one of the workspace's own layers has entries."""
     try:
         with _opened(view) as seen:
             for layer in own:

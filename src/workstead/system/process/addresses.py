@@ -40,8 +40,7 @@ _EMBEDDED = (("::ffff:0:0/96", 0), ("64:ff9b::/96", 0), ("2002::/16", 80))
 
 
 def is_host_name(name: str) -> bool:
-    """Return whether a name is plain ASCII labels or a canonical IPv4 address, which every resolver reads the same
-    way."""
+    """Return whether a name is plain ASCII labels or a canonical IPv4 address, which all resolvers read alike."""
     labels = name.split(".")
     return (
         0 < len(name) <= 253

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
 
 def python_argv(program: str, *arguments: str) -> list[str]:
-    """Return the command of a Python with the same import path as this one, without current directory and
-    environment."""
+    """Return the command of a Python with the import path of this one, without current directory and environment."""
     paths = [path for path in sys.path if os.path.isabs(path)]
     return [
         sys.executable,

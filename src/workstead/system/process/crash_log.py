@@ -148,7 +148,6 @@ def read_tail(path: str, most: int = _TAIL) -> str:
 
 
 def explain(message: str, path: str, *, title: str = "", since: float = 0.0) -> str:
-    """Return the message with the last line of the log and its path; unchanged if nothing was written since that
-    time."""
+    """Return the message with the last line of the log and its path; unchanged if nothing was logged since then."""
     line = last_line(path, title=title, since=since)
     return f"{message}: {line}{TRACEBACK_IN}{path})" if line else message

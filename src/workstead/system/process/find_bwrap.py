@@ -40,8 +40,7 @@ def is_trusted(path: str) -> bool:
 
 
 def features(launcher: str) -> set[str]:
-    """Return the options of this version, searched in the binary's help text: running the program would cost a
-    process."""
+    """Return the options of this version, found in the help text in the binary: running it would cost a process."""
     try:
         with open(launcher, "rb") as file:
             text = file.read()

@@ -137,8 +137,7 @@ def find_tail(path: str, offset: int, size: int) -> int:
 
 
 def follow(path: str, is_over: Callable[[], bool], *, offset: int = 0) -> Iterator[Frame]:
-    """Yield frames as they arrive, until the last one; `is_over` returns True if no more can come although it is
-    missing."""
+    """Yield frames as they arrive, until the last one, or until `is_over` returns True because it will never come."""
     watch = _Patience(path)
     try:
         while True:

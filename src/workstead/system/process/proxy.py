@@ -79,7 +79,7 @@ def find_rule(rules: Iterable[Rule], host: str, port: int) -> Rule | None:
     return None
 
 
-# -- the ear inside ----------------------------------------------------------------------------------------------------
+# -- the listener inside -----------------------------------------------------------------------------------------------
 
 
 def wait_for_network(info: int) -> None:
@@ -156,8 +156,7 @@ def start(listener: socket.socket, rules: Sequence[Rule], uid: int | None, gid: 
 
 
 def _load() -> None:
-    """Import everything for serving in advance: the unprivileged user may not read root's own Python, such as
-    pyenv's."""
+    """Import the modules for serving now: the unprivileged user may not read root's own Python, such as pyenv's."""
     for name in ("encodings.idna", "ipaddress", "json", "select", "signal", "ssl", "threading", "traceback"):
         __import__(name)
 
@@ -320,8 +319,7 @@ class _Exchange:
             _relay(self.client, upstream)
 
     def _forward(self, method: bytes, target: str, lines: list[bytes], rest: bytes) -> None:
-        """Forward one plain request, serialised again: only parsed bytes are sent, so no second request can be
-        smuggled."""
+        """Forward one plain request, serialised again from its parsed parts, so that no second one can be smuggled."""
         authority, slash, path = target[7:].partition("/")
         if any(mark in authority for mark in "@?#\\"):
             raise _Denied("not a plain address")

@@ -120,8 +120,7 @@ class Meter:
             self._done.release()
 
     def _look(self) -> float:
-        """Estimate usage, measure if it may cross a limit in either direction, and return the seconds until the next
-        check."""
+        """Estimate usage, measure if it may have crossed a limit, and return the seconds until the next check."""
         byte_room, file_room = self._rooms()  # room left until growth is refused
         # measure for a tenth of the time
         is_time = time.monotonic() >= self._measured_at + 10 * self._measuring_seconds
@@ -210,7 +209,7 @@ class Meter:
             size = max(size, self._began[0] + self._began[1] - self._free)
         return named.replace(bytes=size, files=named.files + held.files)
 
-    # -- what follows --
+    # -- decisions --
 
     def _share(self, found: Measured) -> float:
         """Return the used share of the tighter limit; an unreadable directory counts as full."""
@@ -271,8 +270,7 @@ class Meter:
 
     @contextlib.contextmanager
     def _frozen(self) -> Iterator[bool]:
-        """Freeze all processes of the run; yield False if they cannot be stopped and have written far too much
-        meanwhile."""
+        """Freeze all processes of the run; yield False if they cannot be stopped and wrote far too much meanwhile."""
         by_group = cgroups.can_freeze(self._group)
         try:
             yield self._freeze(by_group)

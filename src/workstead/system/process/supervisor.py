@@ -97,8 +97,7 @@ class Hooks:
         """The proxy refused a request."""
 
     def on_quota(self, event: str, size: int, files: int) -> None:
-        """The workspace was measured. `event` is warned, exceeded, freed (below the limit again) or over (run was
-        killed)."""
+        """The workspace was measured; `event` is warned, exceeded, freed (below the limit again) or over (killed)."""
 
     def on_finished(self, result: Result) -> None:
         """No process of the run is alive any more."""
@@ -740,8 +739,7 @@ class _Supervision:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _clear(self) -> bool:
-        """Return True if everything is dead: processes of the group, adopted orphans, the proxy; False if any
-        remains."""
+        """Kill remaining processes of the group, adopted orphans and the proxy; return False if any remains."""
         gone = cgroups.kill(self.group, wait_seconds=_LINGER)
         return spawn.kill_descendants(wait_seconds=_LINGER) and self._is_told_over() and gone
 

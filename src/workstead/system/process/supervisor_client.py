@@ -61,8 +61,7 @@ def find_result(directory: str) -> Result | None:
 
 
 def wait_ready(directory: str, pid: int, *, wait_seconds: float = 10.0) -> bool:
-    """Wait until a supervisor that was just started has the run's lock, so that it can be followed; False if it
-    died."""
+    """Wait until a supervisor that was just started has the run's lock and can be followed; return False if it died."""
     end = time.monotonic() + wait_seconds
     path = os.path.join(directory, "output")  # created after the lock is taken
     while not os.path.exists(path):

@@ -125,8 +125,7 @@ class Look:
             self.reports.append(new.report("changed", folder.shown(name)))
 
     def _may_be_remade(self, folder: Folder, opened: Opened, found: os.stat_result | None) -> bool:
-        """Return whether a directory is missing because it is just being turned into a layer, to be replaced by a
-        mount."""
+        """Return whether a directory is missing because it is being turned into a layer and replaced by a mount."""
         is_away = found is None or (stat.S_ISDIR(found.st_mode) and found.st_dev != opened.device)
         return is_away and not self._is_sure and folder.parent is None and not folder.tree.prefix
 

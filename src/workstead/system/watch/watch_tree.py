@@ -194,8 +194,7 @@ class Opened:
             os.close(self._upper)
 
     def upper_fd(self) -> int | None:
-        """Open the same directory in the upper layer; None if it is not there, which means that nothing in it was
-        changed."""
+        """Open the same directory in the upper layer; return None if it is missing there, which means unchanged."""
         if not self._asked:
             self._asked = True
             if self.folder.tree.upper:

@@ -82,7 +82,7 @@ class Watcher:
         self._next_scan = 0.0
         # an agent that makes directories must not use up all watches of its user
         self._most = inotify.most_watches() // 2
-        self._quiet_at = time.time()  # no change happened before this time
+        self._quiet_at = time.time()  # all changes before this time have been noticed
         self.began_at = self._quiet_at  # wall clock time after which the last reported changes happened
         try:
             self._queue = Inotify()

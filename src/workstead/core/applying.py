@@ -1,4 +1,4 @@
-"""The job of an apply: its journal, its end, and recovery after a crash."""
+"""The job of an apply: its journal, its result, and crash recovery."""
 
 from __future__ import annotations
 
@@ -28,34 +28,35 @@ JOB_SUFFIXES = (".json", ".json.new", ".journal", ".journal.new")
 
 
 class Move(Value):
-    """How a branch moves: to a commit that is made from the plan, to one that is known, or away."""
+    """A branch update: to a commit built from the plan, to a known commit, or deletion of the branch."""
 
     git_dir: str
     branch: str
-    before: str = ""  # the commit that it is at, "" if there is no such branch
-    after: str = ""  # the commit that it goes to, "" if that is yet to be made or if the branch goes
-    parent: str = ""  # of the commit to be made; then the rest is what stands in it
+    before: str = ""  # the current commit; "" if the branch does not exist
+    after: str = ""  # the new commit; "" if it is not built yet, or if the branch is deleted
+    parent: str = ""  # the parent of the commit to build; the fields below are the content of that commit
     message: str = ""
     author: str = ""
     when: int = 0
 
 
 class Job(Value):
-    """What an apply does: the steps of a plan in a folder, or a commit of them on a branch."""
+    """The work of an apply: the steps of a plan in a folder, or a commit of them on a branch."""
 
     plan: Plan
     folder: str = ""
     move: Move | None = None
-    keeps: tuple[str, ...] = ()  # roots of what undo needs
-    cover: str = ""  # what the folder shows before it, if the workspace lies on that folder
-    bases: tuple[str, ...] = ()  # of an undo: the base that the undone apply left, and the one before it
+    keeps: tuple[str, ...] = ()  # roots of the snapshots that undo needs
+    cover: str = ""  # the folder's state before the apply, if the workspace is an overlay of that folder
+    bases: tuple[str, ...] = ()  # of an undo: the base that the undone apply set, and the base before it
 
 
 @contextmanager
 def hold_target(home: Home, target: str, *, wait_seconds: float = 60.0) -> Iterator[None]:
-    """Two workspaces may have one origin: what one has half done must not be taken for a crash by the other.
+    """Lock the target of an apply, so that a half-done apply is not mistaken for a crashed one.
 
-    So may workspaces of other homes: a folder is locked itself, too. A branch has git's own lock.
+    Workspaces of one home can share an origin, so the lock is in the home. Workspaces of other homes can share it too,
+    so a folder is also locked itself; a branch has git's own lock.
     """
     kind, _, where = target.partition(":")
     folder = os.path.dirname(where) if kind == "patch" else where
@@ -85,7 +86,7 @@ def git_of(home: Home) -> Any:
 
 
 def as_done(home: Home, operation_id: str, job: Job, plan: Plan) -> Job:
-    """Remember the modes that files really got: undo has to find what was put there."""
+    """Record the file modes that were really set: undo compares with them."""
     if plan == job.plan:
         return job
     job = job.replace(plan=plan)
@@ -93,11 +94,11 @@ def as_done(home: Home, operation_id: str, job: Job, plan: Plan) -> Job:
     return job
 
 
-# -- how it ended ------------------------------------------------------------------------------------------------------
+# -- result and crash recovery ---------------------------------------------------------------------------------------
 
 
 def settle(home: Home, workspace: Workspace) -> str:
-    """Give an apply that was interrupted its end: the origin is finished or put back, and the log says which."""
+    """Complete an interrupted apply: finish it or roll the origin back, and record the result in the log."""
     operation_id = str(workspace.step["operation_id"])
     with open_store(home) as store, hold_target(home, str(workspace.step["target"]), wait_seconds=0):
         job = find_job(home, operation_id)
@@ -106,7 +107,7 @@ def settle(home: Home, workspace: Workspace) -> str:
 
 
 def end_job(home: Home, store: Store, workspace: Workspace, job: Job | None, *, reason: str) -> bool:
-    """Write down how a step ended that we do not know the end of: its journal or the branch shows it."""
+    """Record the result of a step whose end is unknown: read it from the journal or from the branch."""
     operation_id = str(workspace.step["operation_id"])
     job, commit, kept = _find_done(home, operation_id, job) if job is not None else (None, None, ())
     if job is not None and commit is not None:
@@ -124,7 +125,7 @@ def record_applied(home: Home, store: Store, workspace: Workspace, job: Job, com
     step: dict[str, Any] = dict(workspace.step)
     hide_new_folders(home, workspace, job)
     if job.move:
-        sync_trees(job.move.git_dir)  # a folder is synced by whoever writes to it
+        sync_trees(job.move.git_dir)  # for a folder, the writer syncs
     if job.bases:
         _rebase_forks(home, workspace, job.bases, step)
     fact = ChangesApplied(
@@ -142,14 +143,15 @@ def record_applied(home: Home, store: Store, workspace: Workspace, job: Job, com
 
 
 def _rebase_forks(home: Home, workspace: Workspace, bases: tuple[str, ...], step: Mapping[str, Any]) -> None:
-    """Let forks that were made in between count again what the undo took out of the origin.
+    """Let forks made between the apply and its undo count again as changes the paths that the undo removed from the
+    origin.
 
-    It is written before the undo's own end: whoever settles the undo after a crash comes here again.
+    Recorded before the undo's own end, so that crash recovery of the undo repeats it.
     """
     new_base = {workspace.base: str(step["next_base"])}
     new_base.setdefault(*bases)
     family = {workspace.uid}
-    for record in home.log.find_all("workspace"):  # a fork comes after its parent
+    for record in home.log.find_all("workspace"):  # find_all returns a parent before its forks
         origin = record["filled"].get("origin")
         if not isinstance(origin, dict) or origin.get("parent") not in family:
             continue
@@ -161,10 +163,12 @@ def _rebase_forks(home: Home, workspace: Workspace, bases: tuple[str, ...], step
 
 
 def hide_new_folders(home: Home, workspace: Workspace, job: Job) -> None:
-    """Keep directories that the agent made and the origin has now from being two that lie on each other.
+    """Make directories that the agent created and the origin now has opaque, so that the overlay does not merge the
+    two.
 
-    The kernel knows them as the agent's alone and writes no whiteout for what is removed in them: it would show again.
-    The mark is set where the directory begins: after a fork the agent's own files lie in several layers.
+    The kernel treats such a directory as the agent's alone and writes no whiteout for a deletion in it: the origin's
+    file would show again. The mark is set in the lowest layer that has the directory, because after a fork the agent's
+    own files are in several layers.
     """
     overlay = place_of_state(home, workspace).overlay
     made = [step.path for step in job.plan.steps if step.action == "mkdir"]
@@ -174,7 +178,7 @@ def hide_new_folders(home: Home, workspace: Workspace, job: Job) -> None:
     from workstead.system.files.parts import open_part
 
     mark = f"{overlay.stack.marks}.overlay.opaque"
-    own = [overlay.upper, *overlay.stack.layers[:-1]]  # the last is the folder itself
+    own = [overlay.upper, *overlay.stack.layers[:-1]]  # the last layer is the folder itself
     with ExitStack() as opened:
         layers = []
         for layer in reversed(own):
@@ -185,7 +189,7 @@ def hide_new_folders(home: Home, workspace: Workspace, job: Job) -> None:
 
 
 def mark_lowest(layers: Sequence[Folders], path: str, mark: str) -> None:
-    """Mark a directory in the lowest layer that has it, if it was not removed or replaced meanwhile."""
+    """Mark a directory in the lowest layer that has it, unless it was deleted or replaced meanwhile."""
     for folders in layers:
         try:
             found = folders.open(path)
@@ -197,9 +201,10 @@ def mark_lowest(layers: Sequence[Folders], path: str, mark: str) -> None:
 
 
 def _find_done(home: Home, operation_id: str, job: Job) -> tuple[Job, str | None, tuple[str, ...]]:
-    """Finish the job or take it back: as it was done, the commit that a branch is at or "", and what was kept.
+    """Finish the job or roll it back; return the job as done, the commit of the branch or "", and the snapshots for
+    undo.
 
-    The commit is None if the origin is as it was.
+    The commit is None if the origin is unchanged.
     """
     from workstead.snapshots.apply import finish_apply
 
@@ -231,11 +236,11 @@ def _find_moved(home: Home, move: Move) -> str | None:
     return tip if ours else None
 
 
-# -- what was done, beside the log -------------------------------------------------------------------------------------
+# -- records of applies, beside the log ------------------------------------------------------------------------------
 
 
 def jobs_path(home: Home) -> str:
-    """Where the files are that say what applies did."""
+    """Return the directory of the job records of applies."""
     return f"{home.path}/applied"
 
 
@@ -256,7 +261,7 @@ def drop_job(home: Home, operation_id: str) -> None:
 
 
 def find_job(home: Home, operation_id: str) -> Job | None:
-    """What an apply does or did, or None if it had not begun or its retention has ended."""
+    """Return the job record of an apply; None if the apply had not begun or the retention of the record is over."""
     try:
         with open(f"{jobs_path(home)}/{operation_id}.json") as file:
             found = json.load(file)
@@ -279,7 +284,7 @@ def find_job(home: Home, operation_id: str) -> Job | None:
 
 
 def kept_roots(home: Home, but_not: Collection[str] = ()) -> list[str]:
-    """The states and contents that undoing an apply needs."""
+    """Return the roots of the snapshots and contents that undoing an apply needs."""
     roots: list[str] = []
     with suppress(FileNotFoundError):
         for name in os.listdir(jobs_path(home)):

@@ -1,10 +1,10 @@
-"""Put a question to a person, wait for the answer, and use it once.
+"""Ask a person for an approval, wait for the answer, and use it once.
 
     approval_requested → approval_granted | approval_denied | approval_expired → approval_used
 
-The question is an event; what it would do is shown by a preview that lies beside the log, closed to others, because
-events hold no content. Who asks the same again joins the question that is open. An answer is followed in the log, so
-that it does not matter which process gives it.
+The request is an event. Its effect is shown by a preview, stored beside the log with permissions for the owner only,
+because events hold no content. A repeated request joins the open one. The answer is read from the log, so any process
+can record it.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from workstead.model.workspace import Workspace
 
 DAY, HOUR = 86400.0, 3600.0
-MAX_OPEN = 1000  # questions of one workspace that wait for an answer, or whose grant nobody has used
-MAX_OPEN_BYTES = 64 << 20  # of their previews
-MAX_PER_HOUR = 2000  # questions that one workspace puts
-MAX_NAMED = 300  # letters of a path or command in an error
+MAX_OPEN = 1000  # open requests and unused grants of one workspace
+MAX_OPEN_BYTES = 64 << 20  # total size of their previews
+MAX_PER_HOUR = 2000  # requests of one workspace
+MAX_NAMED = 300  # characters of a path or command in an error message
 
 
 def get(home: Home, approval_id: str) -> Approval:
-    """The approval of this id, or ApprovalNotFound; an agent finds those of its own workspace."""
+    """Return the approval of this id or raise ApprovalNotFound; an agent finds only those of its own workspace."""
     record = home.log.get("approval", approval_id) if approval_id.isascii() else None
     if record is None or home.caller.agent_of not in (None, "", record["workspace_id"]):
         raise ApprovalNotFound(f"there is no approval {approval_id}", hint="aw approvals lists them")
@@ -55,9 +55,10 @@ def get(home: Home, approval_id: str) -> Approval:
 
 
 def find_live(home: Home, workspace: Workspace, request: Request) -> Approval | None:
-    """The question for exactly this request that is open, or whose grant nobody has used yet.
+    """Return the open request, or the unused grant, for exactly this request; None if there is none.
 
-    One for the same wish that is about another content than is there now is void from here on."""
+    An approval of the same operation for content that has changed since becomes void.
+    """
     record = home.log.find_live("approval", request.key(workspace.uid))
     if record is None or expire(home, Approval(**record)):
         return None
@@ -68,12 +69,12 @@ def find_live(home: Home, workspace: Workspace, request: Request) -> Approval | 
 
 
 def spend(approval: Approval) -> Value:
-    """The fact that uses a grant up. It cannot be recorded twice, so of two who try one gets WrongStatus."""
+    """Return the event that uses up a grant. It cannot be recorded twice: the second of two attempts gets WrongStatus."""
     return events.ApprovalUsed(**names(approval))
 
 
 def names(approval: Approval) -> dict[str, Any]:
-    """What every event about the approval names."""
+    """Return the fields that every event about the approval has."""
     _, _, agent = approval.workspace_id.partition("/")
     return {
         "workspace_id": approval.workspace_id,
@@ -84,8 +85,10 @@ def names(approval: Approval) -> dict[str, Any]:
 
 
 def ask(home: Home, workspace: Workspace, request: Request, rule: str, preview: Preview | None) -> Approval | None:
-    """The open question for this request: the one that somebody has put already, or else a new one with this preview;
-    None if there is no preview for it."""
+    """Return the open approval for this request, or create one with this preview.
+
+    Return None if there is no open one and no preview to create one with.
+    """
     while True:
         found = find_live(home, workspace, request)
         if found is not None or preview is None:
@@ -105,20 +108,22 @@ def ask(home: Home, workspace: Workspace, request: Request, rule: str, preview: 
             preview_lines=preview.lines,
             preview_digest=sha256(preview.text).hexdigest(),
         )
-        keep_preview(home, approval_id, preview.text)  # first, so that whoever hears of the question can look at it
+        # before the event, so that the preview exists when the request is seen
+        keep_preview(home, approval_id, preview.text)
         try:
             home.log.append(workspace.task_id, [fact], home.caller)
         except BaseException as error:
             drop_preview(home, approval_id)
-            if not isinstance(error, LabelTaken):  # else the same was asked this instant
+            if not isinstance(error, LabelTaken):  # LabelTaken: another process made the same request at the same time
                 raise
         else:
-            # Others see it before the disk has it: it may be void by now, and must not be asked again as it was.
+            # Other processes see the event before it is on the disk: it may be void by now, and must not be asked again
+            # unchanged.
             return get(home, approval_id)
 
 
 def check_room(home: Home, workspace: Workspace) -> None:
-    """Raise TooManyApprovals where one more question is more than a person, or the home, can take."""
+    """Raise TooManyApprovals if one more request would exceed the limits of the workspace."""
     live = home.log.find_all("approval", task=workspace.task_id, live_only=True)
     own = [each["approval_id"] for each in live if each["uid"] == workspace.uid]
     if len(own) >= MAX_OPEN:
@@ -141,7 +146,7 @@ def check_room(home: Home, workspace: Workspace) -> None:
 
 
 def _count_asked(home: Home, uid: str) -> int:
-    """How many questions a workspace has put within an hour, this one included."""
+    """Return how many requests a workspace has made within the last hour, including this one."""
     path, now = f"{home.path}/quota/{uid}.asked", time.time()
     try:
         with open(path) as file:
@@ -157,8 +162,10 @@ def _count_asked(home: Home, uid: str) -> int:
 
 
 def wait(home: Home, approval: Approval, seconds: float) -> None:
-    """Return when it is granted, or void and to be asked anew. Raises ApprovalDenied, ApprovalExpired, or
-    ApprovalRequired when the time is over."""
+    """Wait until the approval is granted, or void and to be requested again.
+
+    Raises ApprovalDenied, ApprovalExpired, or ApprovalRequired on timeout.
+    """
     end = time.time() + seconds
     seen = home.log.last_position()
     while True:
@@ -174,7 +181,7 @@ def wait(home: Home, approval: Approval, seconds: float) -> None:
 
 
 def _follow(home: Home, approval: Approval, after: int, until: float) -> int:
-    """Return when something may have become of it, or when the time is over; gives how far the log was read."""
+    """Wait until the approval may have changed, or until the timeout; return the log position that was read up to."""
     for event in home.log.follow(
         after=after, stream=approval.task_id, types=DECISIONS, until=lambda: time.time() >= until
     ):
@@ -193,7 +200,7 @@ def _required(approval: Approval) -> ApprovalRequired:
 
 
 def _named(approval: Approval) -> str:
-    """What is asked, for a sentence: a command may be as long as a book, and stands whole in the preview."""
+    """Describe the request for an error message, shortened: the preview has the whole command."""
     path = printable(approval.path)
     return f"{approval.operation} {path[:MAX_NAMED]}{'…' if len(path) > MAX_NAMED else ''}"
 
@@ -209,7 +216,7 @@ def _refusal(approval: Approval) -> Exception:
 
 
 def expire(home: Home, approval: Approval) -> bool:
-    """Write down that the time of a question or a grant is over, if it is; True if it is not good any more."""
+    """Record that a request or a grant has expired, if it has; return True if the approval is no longer valid."""
     if time.time() < approval.expires_at:
         return False
     end(home, approval, events.ApprovalExpired(**names(approval)))
@@ -217,14 +224,14 @@ def expire(home: Home, approval: Approval) -> bool:
 
 
 def expire_all(home: Home, found: Iterable[Approval]) -> set[str]:
-    """Write down for all of these whose time is over that it is, together for each task; gives their ids."""
+    """Record the expiry of all expired approvals, in one write for each task; return their ids."""
     now = time.time()
     overdue = [each for each in found if each.state in LIVE and now >= each.expires_at]
     for task in {each.task_id for each in overdue}:
         those = [each for each in overdue if each.task_id == task]
         try:
             home.record(task, *(events.ApprovalExpired(**names(each)) for each in those))
-        except WrongStatus:  # something became of one of them this instant
+        except WrongStatus:  # another process changed one of them at the same time
             for each in those:
                 expire(home, each)
         else:
@@ -234,15 +241,16 @@ def expire_all(home: Home, found: Iterable[Approval]) -> set[str]:
 
 
 def void(home: Home, approval_id: str, reason: str) -> None:
-    """Write down that an approval is for something that is not there any more."""
+    """Record that an approval is void because its target no longer exists or has changed."""
     approval = get(home, approval_id)
     end(home, approval, events.ApprovalVoided(**names(approval), reason=reason))
 
 
 def end(home: Home, approval: Approval, fact: Value) -> None:
-    """Write down that nobody decided, unless somebody was quicker to write down another end.
+    """Record an end without a decision, unless another process has already recorded an end.
 
-    What was asked in vain is not shown any more: an agent may ask as often as it wants to."""
+    The preview is deleted: an agent can make any number of requests.
+    """
     try:
         home.record(approval.task_id, fact)
     except WrongStatus:
@@ -254,7 +262,7 @@ def end(home: Home, approval: Approval, fact: Value) -> None:
 
 
 def previews_path(home: Home) -> str:
-    """Where the previews are."""
+    """Return the directory of the previews."""
     return f"{home.path}/approvals"
 
 
@@ -266,7 +274,7 @@ def _preview_bytes(home: Home, approval_id: str) -> int:
 
 
 def keep_preview(home: Home, approval_id: str, preview: bytes) -> None:
-    """Write down what a request would do, for whoever decides."""
+    """Write the preview of a request, for the person who decides."""
     with suppress(FileExistsError):
         os.mkdir(previews_path(home), 0o700)
     path = f"{previews_path(home)}/{approval_id}"
@@ -275,7 +283,7 @@ def keep_preview(home: Home, approval_id: str, preview: bytes) -> None:
 
 
 def read_preview(home: Home, approval_id: str) -> bytes | None:
-    """What a request would do; None when that is not kept any more, or was never here."""
+    """Return the preview of a request; None if it was deleted or never stored here."""
     try:
         with open(f"{previews_path(home)}/{approval_id}", "rb") as file:
             return file.read()
@@ -284,13 +292,13 @@ def read_preview(home: Home, approval_id: str) -> bytes | None:
 
 
 def is_whole(home: Home, approval: Approval) -> bool:
-    """Whether the preview that somebody can look at now shows everything that the request would do."""
+    """Return whether the stored preview shows everything that the request would do."""
     kept = read_preview(home, approval.id) if approval.whole else None
     return kept is not None and sha256(kept).hexdigest() == approval.preview_digest
 
 
 def drop_preview(home: Home, approval_id: str) -> None:
-    """Forget what a request would have done."""
+    """Delete the preview of a request."""
     try:
         os.unlink(f"{previews_path(home)}/{approval_id}")
     except FileNotFoundError:
@@ -298,7 +306,7 @@ def drop_preview(home: Home, approval_id: str) -> None:
 
 
 def drop_old_previews(home: Home) -> None:
-    """Forget what was asked in workspaces that are gone for good, and what was decided longer ago than trash stays."""
+    """Delete previews of purged workspaces, and of requests decided longer ago than the retention of the trash."""
     limit = time.time() - home.settings.workspaces.trash_days * DAY
     try:
         found = os.listdir(previews_path(home))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def caps_of(home: Home) -> Caps:
-    """How much an archive may hold, as the settings say."""
+    """Return the size limits of an archive, from the settings."""
     from workstead.archives.trees import Caps
 
     said = home.settings.archives
@@ -23,18 +23,18 @@ def caps_of(home: Home) -> Caps:
 
 
 def archives_path(home: Home) -> str:
-    """Where archives go when nobody says."""
+    """Return the default directory of archives."""
     said = home.settings.workspaces.archives_path or f"{home.path}/archives"
     return said if said.endswith("/") else said + "/"
 
 
 def history_path(home: Home, uid: str) -> str:
-    """Where the history is that came with an archive: beside the workspace's layers, and gone with them."""
+    """Return the path of the history that came with an archive: beside the workspace's layers, and deleted with them."""
     return f"{home.private}/layers/{uid}/history.jsonl"
 
 
 def archives(home: Home) -> list[KnownArchive]:
-    """The archives that were written and are where they were written to, oldest first; buckets are not asked."""
+    """Return the recorded archives whose file still exists, oldest first; buckets are not queried."""
     from workstead.archives.places import is_remote
 
     found = {}

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from workstead.model.value import Value
     from workstead.model.workspace import Workspace
 
-COPIED = ("copy", "reflink", "btrfs", "plain")  # mechanisms by which a workspace begins with files that are its own
+COPIED = ("copy", "reflink", "btrfs", "plain")  # mechanisms that give a workspace its own copy of the files
 
 
 def check_maker(home: Home, source: Source, config: Mapping[str, Any]) -> None:
-    """Refuse what an agent may not make: anything if it has a workspace, files of the host, rules for itself."""
+    """Refuse what an agent may not create: any workspace if it is confined to one, files of the host, its own rules."""
     if not is_agent(home):
         return
     refuse_confined(home, "to make a workspace")
@@ -51,15 +51,17 @@ def check_maker(home: Home, source: Source, config: Mapping[str, Any]) -> None:
 
 
 def policy_of(home: Home, config: Config, inherited: Policy | None = None) -> Policy:
-    """What agents may do in a new workspace: as its origin or the settings say, as its configuration says, and only
-    what that allows at all."""
+    """Return the policy of a new workspace: inherited or from the settings, as changed by its configuration.
+
+    `allowed_operations` of the configuration can only narrow it.
+    """
     base = inherited or of_settings(home.settings.policy.as_dict())
     stated = parse_policy(config.policy, base) if config.policy is not None else base
     return narrowed(stated, config.allowed_operations)
 
 
 def default_limits(home: Home) -> dict[str, Any]:
-    """The limits of a workspace whose configuration names none."""
+    """Return the default limits, for a workspace whose configuration has none."""
     wanted = home.settings.workspaces
     return {
         "max_size_mb": wanted.default_max_size_mb,
@@ -70,13 +72,13 @@ def default_limits(home: Home) -> dict[str, Any]:
 
 
 def materialise(home: Home, workspace: Workspace, progress: Callable[[str], None] = lambda _: None) -> Workspace:
-    """Make the files of a workspace that was only planned; any other is given back as it is."""
+    """Create the files of a planned workspace; return any other workspace unchanged."""
     lookup.check_here(home, workspace)
     if workspace.state != "planned":
         return workspace
     with home.hold(workspace.id):
         workspace = lookup.get(home, workspace.id)
-        if workspace.state != "planned":  # somebody else was first
+        if workspace.state != "planned":  # another process was first
             return workspace
         home.check_space()
         stated: dict[str, Any] = {
@@ -113,7 +115,7 @@ def build(
 def record_created(
     home: Home, task: str, stated: dict[str, Any], filled: Filled, digest: str, base: str, *more: Value
 ) -> Workspace:
-    """Write down that the workspace stands, with what else is so from now on, and give it."""
+    """Record that the workspace exists, together with the events in `more`, and return it."""
     if filled.mechanism in COPIED and filled.origin.get("kind") != "empty":
         from workstead.system.files.measure import measure
 
@@ -131,16 +133,16 @@ def record_created(
 
 
 def _written(home: Home, stated: dict[str, Any], filled: Filled) -> list[str]:
-    """Directories on each disk that a new workspace was written to, an inner file system before the one it lies on."""
+    """Return a directory on each disk that a new workspace was written to, inner file systems before outer ones."""
     paths = [stated["workspace_path"], home.private, home.path]
     if filled.origin.get("kind") == "worktree":
-        paths.append(filled.origin["path"])  # git keeps a list of worktrees there
+        paths.append(filled.origin["path"])  # git keeps its list of worktrees there
     return paths
 
 
 def _base(home: Home, filled: Filled, final: Place, uid: str) -> str:
     if filled.mechanism == "plain" and filled.origin.get("kind") == "empty":
-        return EMPTY  # said here, because most of what knows more is not needed for it
+        return EMPTY  # decided here, so that the modules for the other kinds need not be loaded
     from workstead.core.states import base_of
 
     return base_of(home, filled, final, uid)
@@ -161,7 +163,7 @@ def _stage(
     inside, notes = enter(home, place, config)
     try:
         filled, digest = _fill(home, inside, stated, source, config, progress)
-    except Unavailable as error:  # no view can be had: a copy would fill the space before anything is added
+    except Unavailable as error:  # no overlay available: a copy would fill the quota image before anything is added
         if inside == place or home.settings.storage.quota == IMAGE:
             raise
         leave(place)
@@ -177,7 +179,7 @@ def _stage(
 
 
 def wants_space(home: Home, config: Config) -> bool:
-    """Whether a workspace of this size gets a file system of its own: the larger it is, the nearer metering comes."""
+    """Return whether a workspace with this quota gets a quota image: the larger the quota, the better metering works."""
     size, how = config.max_size_mb, home.settings.storage.quota
     if size is None or how == METERING:
         return False
@@ -201,7 +203,7 @@ def _fill(
     try:
         filled = driver_of(source).fill(source, place, options, progress)
     except CloneFailed:
-        write_metadata(place.root, stated, config)  # the empty workspace is kept, and says what it was to be
+        write_metadata(place.root, stated, config)  # the empty workspace is kept, with its intended configuration
         raise
     digest = write_metadata(place.root, stated, config)
     if place.owner:
@@ -210,7 +212,7 @@ def _fill(
 
 
 def fill_options(home: Home, config: Config) -> FillOptions:
-    """What the settings and the workspace's configuration say about how it is filled."""
+    """Return the fill options from the settings and the workspace's configuration."""
     git, identity = home.settings.git, config.git_config
     mechanism = home.settings.storage.mechanism
     return FillOptions(
@@ -225,7 +227,7 @@ def fill_options(home: Home, config: Config) -> FillOptions:
         max_bytes=git.max_mb << 20 if git.max_mb is not None else None,
         allow_ssh=git.allow_ssh,
         private_hosts=tuple(git.private_hosts),
-        allow_local=True,  # whoever calls verbs here may read this disk anyway
+        allow_local=True,  # a local caller can read this disk anyway
         identity=(identity.user_name, identity.user_email) if identity and identity.enabled else None,
         templates=f"{home.path}/templates",
     )
@@ -240,12 +242,12 @@ def rename_into_place(staging: str, final: str) -> None:
         try:
             os.rename(staging, final)
             return
-        except FileNotFoundError:  # the task's directory is missing, or was tidied away this instant
+        except FileNotFoundError:  # the task's directory is missing, or was removed at the same time
             os.makedirs(os.path.dirname(final), mode=0o700, exist_ok=True)
 
 
 def fail(home: Home, task: str, stated: dict[str, Any], place: Place, final: Place, error: BaseException) -> None:
-    """Write down that it failed, and leave nothing behind but what is kept on purpose."""
+    """Record the failure and remove everything except files that are kept on purpose."""
     from workstead.core.leftovers import clear_away
 
     kept = isinstance(error, CloneFailed)
@@ -264,7 +266,7 @@ def fail(home: Home, task: str, stated: dict[str, Any], place: Place, final: Pla
 
 
 def as_ours(error: BaseException, workspace_id: str) -> BaseException:
-    """The error as callers know it: one of the operating system becomes one of ours."""
+    """Convert an operating system error to a WorksteadError; return any other error unchanged."""
     if isinstance(error, OSError) and not isinstance(error, WorksteadError):
         return from_os(error, f"workspace {workspace_id} could not be made")
     return error

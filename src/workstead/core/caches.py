@@ -1,12 +1,12 @@
-"""Prepared checkouts and mirrors that nothing stands on any more: which there are, and how they go.
+"""Find and delete cached checkouts and mirrors that nothing uses any more.
 
-    {cache}/checkouts/KEY/COMMIT    goes when no stack and no kept state names a layer in it
-    {cache}/mirrors/KEY             goes when nobody borrows its objects: no workspace, template or checkout
-    {cache}/gone-WHERE              taken away whole, and looked at once more; a crash here puts it back
+    {cache}/checkouts/KEY/COMMIT    deleted when no stack and no snapshot names a layer in it
+    {cache}/mirrors/KEY             deleted when no workspace, template or checkout borrows its objects
+    {cache}/gone-WHERE              renamed away as a whole, then checked once more; after a crash here it is put back
     {cache}/dead-WHERE              is being deleted
 
-Whoever uses one touches it first and names it in a stack afterwards. So a cache that was touched lately is left alone,
-and one that is touched in the instant in which it is taken away is put back.
+A user of a cache entry touches it first and names it in a stack afterwards. To avoid that race, an entry that was
+touched recently is left alone, and one that is touched while it is renamed away is put back.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _GONE_STATES = ("purged", "aborted")
 
 
 class Cache(Value):
-    """One thing in the cache that can be made again."""
+    """A cache entry that can be built again."""
 
     path: str
-    name: str  # its place in the cache
+    name: str  # path relative to the cache
     facts: Cached
     bytes: int
 
 
 def find_caches(home: Home) -> list[Cache]:
-    """Every checkout and mirror, with who uses it."""
+    """Return every checkout and mirror with its users."""
     from workstead.system.files.measure import measure
 
     used = _Used(home)
@@ -48,10 +48,10 @@ def find_caches(home: Home) -> list[Cache]:
 
 
 def take_away(home: Home, cache: Cache, rules: Rules) -> bool:
-    """Delete a cache that may go; False if somebody began to use it meanwhile. The caller is the only sweeper."""
+    """Delete an unused cache entry; return False if a user appeared meanwhile. The caller is the only sweeper."""
     from workstead.system.overlay.copying import remove_tree
 
-    flat = cache.name.replace("/", ".")  # made of digests and our own words
+    flat = cache.name.replace("/", ".")  # consists of digests and fixed words
     aside, dead = f"{_top(home)}/gone-{flat}", f"{_top(home)}/dead-{flat}"
     os.rename(cache.path, aside)
     if not _verdict(home, cache, aside, rules).goes:
@@ -63,7 +63,7 @@ def take_away(home: Home, cache: Cache, rules: Rules) -> bool:
 
 
 def finish(home: Home) -> None:
-    """Put back what a sweep that died had taken away whole, and delete what it had begun to delete."""
+    """Recover from a crashed sweep: put back entries that it renamed away, finish the deletions that it began."""
     from workstead.system.overlay.copying import remove_tree
 
     for name in _names(_top(home)):
@@ -71,7 +71,7 @@ def finish(home: Home) -> None:
             remove_tree(f"{_top(home)}/{name}")
         elif name.startswith("gone-"):
             place = f"{_top(home)}/{name[5:].replace('.', '/')}"
-            if os.path.lexists(place):  # made anew meanwhile: ours is the spare
+            if os.path.lexists(place):  # built again meanwhile: this copy is redundant
                 os.rename(f"{_top(home)}/{name}", f"{_top(home)}/dead-{name[5:]}")
                 remove_tree(f"{_top(home)}/dead-{name[5:]}")
             else:
@@ -104,7 +104,7 @@ def _paths(home: Home) -> Iterator[str]:
 
 
 class _Used:
-    """All paths that something stands on or borrows from, read once."""
+    """All paths that are used as layers or borrowed from, read once."""
 
     def __init__(self, home: Home) -> None:
         from workstead.system.overlay.stack import damaged_stacks, stacks
@@ -117,14 +117,14 @@ class _Used:
         kept = [find_stack(home, name) for name in _names(stacks_path(home)) if "." not in name]
         self._users += [list(stack.layers) for stack in kept if stack]
         if None in kept or damaged_stacks(home.private):
-            self._unknown = 1  # nobody knows what a damaged record named: it may be any of them
+            self._unknown = 1  # a damaged record may have named any of them
         for record in records:
             if record["state"] not in _GONE_STATES and record["filled"]:
                 self._users.append([str(path) for path in record["filled"]["origin"].get("borrows", ())])
         self._users += self._borrowing_files(home)
 
     def _borrowing_files(self, home: Home) -> Iterator[list[str]]:
-        """Templates that we made, and checkouts with submodules."""
+        """Yield the borrowed object directories of our templates and of checkouts with submodules."""
         from workstead.sources.template import borrows_of_made
 
         for name in _names(f"{home.path}/templates"):
@@ -144,5 +144,5 @@ class _Used:
             moment = os.stat(path).st_mtime
         except FileNotFoundError:
             moment = 0.0
-        # Whoever is making a workspace may be about to name any of them.
+        # A workspace that is being created may be about to name any of them.
         return Cached(idle_days=days_since(moment), used_by=users + self._being_made + self._unknown)

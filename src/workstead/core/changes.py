@@ -32,7 +32,7 @@ def diff(
     git_files: bool = False,
     context: int = 3,
 ) -> Diff:
-    """The changes in `work/` between two states, each `base`, `now` or a snapshot; with `text`, also as a patch."""
+    """Return the changes in `work/` between two states, each `base`, `now` or a snapshot; with `text`, also as a patch."""
     from workstead.snapshots.diff import diff as compare
 
     with two_states(home, workspace_id, from_, to) as (old, new, may):
@@ -44,11 +44,14 @@ def diff(
 def two_states(
     home: Home, workspace_id: str, from_: str, to: str
 ) -> Iterator[tuple[Tree, Tree, Callable[[str], bool] | None]]:
-    """Both states, and which paths the caller may read. An agent is shown nothing else, also below a directory."""
+    """Open both states, with a filter of the paths that the caller may read.
+
+    An agent sees no other path, also below a directory.
+    """
     workspace = materialise(home, lookup.get(home, workspace_id))
     may = judged(home, lambda gate: gate.readable(workspace))
     with open_store(home) as store, ExitStack() as open_trees:
-        # Contents are wanted even without text: a renamed file is known by them.
+        # Contents are needed even without text: renames are detected by content.
         old = open_trees.enter_context(state(home, store, workspace, from_))
         new = open_trees.enter_context(state(home, store, workspace, to))
         yield old, new, None if may is None else lambda path: may(f"work/{path}")
@@ -56,7 +59,7 @@ def two_states(
 
 @contextmanager
 def state(home: Home, store: Store, workspace: Workspace, name: str) -> Iterator[Tree]:
-    """A state to look at, by its name."""
+    """Open a state by its name."""
     from workstead.snapshots.take import look, with_own_stack
     from workstead.snapshots.trees import Tree
 
@@ -72,7 +75,7 @@ def state(home: Home, store: Store, workspace: Workspace, name: str) -> Iterator
 
 
 def status(home: Home, workspace_id: str) -> tuple[Change, ...]:
-    """The paths in `work/` that differ from the base, without their text; nothing for one that has no files yet."""
+    """Return the paths in `work/` that differ from the base, without text; empty for a workspace without files yet."""
     workspace = lookup.get(home, workspace_id)
     if not workspace.base or workspace.state != "ready":
         return ()
@@ -80,7 +83,7 @@ def status(home: Home, workspace_id: str) -> tuple[Change, ...]:
 
 
 def has_unapplied(home: Home, workspace: Workspace) -> bool:
-    """Whether the workspace holds work that its origin does not have, by content."""
+    """Return whether the workspace has changes that its origin does not have, by content."""
     from workstead.snapshots.diff import has_changes
     from workstead.snapshots.take import look
 

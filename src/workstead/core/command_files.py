@@ -1,9 +1,9 @@
-"""The files of a workspace that a command names, found where the kernel finds them inside the sandbox.
+"""Find the files of a workspace that a command names, with the path resolution of the kernel inside the sandbox.
 
 An approval of a command is bound to these files. A word may name one as `s.sh`, `sub/../s.sh` or
 `//mnt/workspace/work/s.sh`, through links, after `=` or inside the script of `sh -c`; a variable may name one, too.
-Each is followed step by step, links included. What cannot be followed from outside (`/proc/self/cwd`) is refused
-rather than left unbound.
+Each path is resolved step by step, links included. A path that cannot be resolved from outside (`/proc/self/cwd`) is
+refused rather than left unbound.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ if TYPE_CHECKING:
     from workstead.core.runs import RunSpec
     from workstead.model.workspace import Workspace
 
-MAX_NAMES = 10_000  # possible names in one command: each costs a look at the disk
-MAX_ENTRIES = 10_000  # of a directory that is named: reading more takes too long
-UNBOUND = "not bound"  # in place of a fingerprint, for a large directory and for what others may change
-_MAX_LINKS = 40  # what the kernel follows
-_BETWEEN = re.compile(r"[\s;&|<>()'\"`=,:{}]+")  # what stands between names in a script
+MAX_NAMES = 10_000  # possible names in one command: each costs a lookup on the disk
+MAX_ENTRIES = 10_000  # of a named directory: reading more takes too long
+UNBOUND = "not bound"  # instead of a fingerprint, for a large directory and for files that others can change
+_MAX_LINKS = 40  # the kernel's own limit
+_BETWEEN = re.compile(r"[\s;&|<>()'\"`=,:{}]+")  # separators between names in a script
 
 
 def named_files(home: Home, workspace: Workspace, spec: RunSpec) -> dict[str, str]:
-    """The fingerprint of every file and directory that the command or a variable names, by the path inside.
+    """Return the fingerprint of every file and directory that the command or a variable names, by the path inside.
 
     `work/` itself is left out: every command starts in it. Raises LimitExceeded for too many names, and Invalid for a
-    name that only a process inside could follow."""
+    name that only a process inside could resolve.
+    """
     names = {**dict.fromkeys(_in_scripts(spec), False), **dict.fromkeys(_spelled_out(spec), True)}
     if len(names) > MAX_NAMES:
         raise LimitExceeded(
@@ -61,8 +62,8 @@ def named_files(home: Home, workspace: Workspace, spec: RunSpec) -> dict[str, st
 
 
 def check_unchanged(home: Home, workspace: Workspace, spec: RunSpec) -> None:
-    """FileChanged unless everything that an approved command names is what it was when it was approved."""
-    if spec.bound is None:  # nobody had to approve it
+    """Raise FileChanged if any file that an approved command names has changed since the approval."""
+    if spec.bound is None:  # the command needed no approval
         return
     now = named_files(home, workspace, spec)
     for path in sorted(now.keys() | spec.bound.keys()):
@@ -74,7 +75,7 @@ def check_unchanged(home: Home, workspace: Workspace, spec: RunSpec) -> None:
 
 
 def _spelled_out(spec: RunSpec) -> Iterable[str]:
-    """Words, options' values, and the parts of variables such as PATH."""
+    """Yield words, values of options, and the parts of variables such as PATH."""
     for word in spec.command:
         yield word
         yield word.partition("=")[2]
@@ -91,20 +92,20 @@ def _in_scripts(spec: RunSpec) -> Iterable[str]:
 
 
 def _written_by_others(home: Home, workspace: Workspace, spec: RunSpec) -> Iterable[str]:
-    """Where a run can see files beside the workspace that change without it: shared areas, directories of the host."""
+    """Yield the mounts beside the workspace whose files others can change: shares and directories of the host."""
     for _, target, is_writable in reach_of(home, workspace, confined=True).mounts:
-        if is_writable or target.startswith(f"{SHARES}/"):  # what is shared for reading, others write
+        if is_writable or target.startswith(f"{SHARES}/"):  # others write to a share that is read-only here
             yield target
     for text in spec.read_write:
         yield text.partition(":")[2] or text
 
 
 class _View:
-    """The workspace as a process inside sees it."""
+    """The workspace as a process in the sandbox sees it."""
 
     def __init__(self, public: str, top: Spot, work: Spot, others: Iterable[str]) -> None:
         self._others = [_steps(path) for path in others]
-        self._mounts = [(_steps(public), top)]  # the first that a path is below is the one that it is in
+        self._mounts = [(_steps(public), top)]  # the first mount that contains a path is used
         self._start = [*_steps(public), "work"]
         if work.path == ".":  # not a directory of the workspace
             mode, target = self._look(self._start)
@@ -113,7 +114,7 @@ class _View:
             self._mounts.insert(0, (self._start, work))
 
     def follow(self, name: str) -> list[str] | None:
-        """Where a path leads for a process that starts in `work/`; None unless to something in the workspace."""
+        """Resolve a path for a process that starts in `work/`; None unless the result is in the workspace."""
         here = [] if name.startswith("/") else self._start
         steps = name.split("/")[::-1]
         links = 0
@@ -125,7 +126,7 @@ class _View:
                 here = here[:-1]
                 continue
             here = [*here, step]
-            # Links of the system are not followed here, so `..` after one could lead anywhere, like those of /proc.
+            # Links of the system are not resolved here, so `..` after one could lead anywhere, like the links of /proc.
             if step == ".." or (here[0] == "proc" and len(here) > 2 and step in ("cwd", "root")):
                 raise Invalid(
                     f"an approval cannot be bound to the file that {quoted([name[:200]])} leads to",
@@ -144,7 +145,7 @@ class _View:
         return here if is_ours or self._is_others(here) else None
 
     def fingerprint(self, path: list[str], *, may_be_folder: bool) -> str:
-        """What tells whether the file, or the directory, at a path is the same; "" if that does not matter."""
+        """Return a fingerprint of the file or directory at a path; "" if its content does not matter."""
         if self._find(path) is None:
             return UNBOUND
         with self._held(path) as held:
@@ -157,7 +158,7 @@ class _View:
                 return UNBOUND
 
     def _is_known(self, path: list[str]) -> bool:
-        """Whether a directory is on the way to the workspace or in it, and so no link of the system."""
+        """Return whether a directory is in the workspace or one of its parents, and so no link of the system."""
         return any(path[: len(mount)] == mount[: len(path)] for mount, _ in self._mounts)
 
     def _is_others(self, path: list[str]) -> bool:
@@ -165,14 +166,14 @@ class _View:
         return not is_ours and any(path[: len(each)] == each for each in self._others)
 
     def _find(self, path: list[str]) -> tuple[Spot, list[str]] | None:
-        """The open directory that a path is below, and the rest of the path; None if it is not in the workspace."""
+        """Return the open directory that contains a path, and the rest of the path; None if it is not in the workspace."""
         for mount, spot in self._mounts:
             if path[: len(mount)] == mount:
                 return (spot, path[len(mount) :]) if len(path) > len(mount) else None
         return None
 
     def _look(self, path: list[str]) -> tuple[int, str]:
-        """The mode of what is at a path, 0 if nothing is, and where it leads if it is a link."""
+        """Return the mode of the entry at a path, 0 if there is none, and the target if it is a link."""
         with self._held(path) as held:
             found = held.stat() if held is not None else None
             if held is None or found is None:
@@ -181,7 +182,9 @@ class _View:
 
     @contextmanager
     def _held(self, path: list[str]) -> Iterator[Held | None]:
-        """The entry at a path whose links are resolved; None if it cannot be looked at, from inside as little."""
+        """Open the entry at a path without links; None if it cannot be opened (then a process inside cannot open it
+        either).
+        """
         found = self._find(path)
         try:
             if found is None:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from workstead.core.gate import Gate
     from workstead.core.home import Home
     from workstead.model.workspace import Workspace
-METADATA = ".aw"  # ours to write
+METADATA = ".aw"  # only we write it
 
 
 @contextmanager
 def locate(home: Home, workspace_id: str, path: str = ".") -> Iterator[Spot]:
-    """Open what a path is relative to, with the workspace's view mounted."""
+    """Open the directory that a path is relative to, with the workspace's overlay mounted."""
     workspace = materialise(home, lookup.get(home, workspace_id))
     attach(home, workspace)
     public = lookup.public_mount(home, workspace)
@@ -39,7 +39,9 @@ def locate(home: Home, workspace_id: str, path: str = ".") -> Iterator[Spot]:
 
 
 def _work_elsewhere(home: Home, workspace: Workspace, path: str) -> str | None:
-    """Where `work/` is when it is not a directory of the workspace: a folder used in place, or another namespace."""
+    """Return the path of `work/` if it is not a directory of the workspace: a folder in place, or another mount
+    namespace.
+    """
     if workspace.filled.get("mechanism") not in ("none", "rootless-overlay") or path.split("/")[0] != "work":
         return None
     from workstead.system.overlay import layers
@@ -48,7 +50,7 @@ def _work_elsewhere(home: Home, workspace: Workspace, path: str) -> str | None:
 
 
 def judging_read(home: Home, gate: Gate, spot: Spot) -> Callable[[int, int], None] | None:
-    """What an agent's reading has to pass when the file is open; nothing for the owner."""
+    """Return the policy check for an agent's read, called when the file is open; None for the owner."""
     if not gate.judges:
         return None
 
@@ -61,7 +63,7 @@ def judging_read(home: Home, gate: Gate, spot: Spot) -> Callable[[int, int], Non
 
 
 def readable_below(gate: Gate, spot: Spot) -> Callable[[str], bool] | None:
-    """Which paths below the one that was located may be read without asking; None is all of them."""
+    """Return a filter of the paths below the located one that may be read without approval; None means all."""
     may = gate.readable(spot.workspace)
     if may is None:
         return None
@@ -73,7 +75,7 @@ def readable_below(gate: Gate, spot: Spot) -> Callable[[str], bool] | None:
 
 
 def fingerprint(home: Home, workspace_id: str, place: str) -> str:
-    """What tells whether something at a path is still the same; "" if there is nothing."""
+    """Return a fingerprint of the entry at a path, to detect changes; "" if there is none."""
     with locate(home, workspace_id, place) as spot:
         try:
             folder, name = spot.root.open_parent(spot.root.check(spot.path))

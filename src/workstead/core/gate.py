@@ -1,14 +1,14 @@
-"""The gate: what an agent asks for is judged by the workspace's policy, on the facts, right before it happens.
+"""The gate: apply the workspace's policy to an agent's request, on the actual facts, right before the effect.
 
-    judge → allow: go on · deny: PolicyDenied · ask: is there a grant? spend it and go on; else step back, ask a person,
-    wait for as long as the caller wants to, and try again
+    judge → allow: proceed · deny: PolicyDenied · ask: if there is a grant, use it and proceed; else back out, request
+    an approval, wait up to the caller's timeout, and retry
 
-The judgement comes last, when the place and the content are known and cannot be swapped any more. A grant is for one
-place, and for the digests of what is there and of what shall be: if either is another one by now, it does not fit, and
-the question is put anew. Before something is taken away by an agent its state is kept, so that a mistake, also an
-approved one, can be undone.
+The policy is applied last, when path and content are known and can no longer be swapped (no race between check and
+use). A grant is valid for one path and for the digests of the old and the new content: if either has changed, it does
+not match, and a new approval is requested. Before an agent overwrites or deletes something a snapshot is taken, so that
+a mistake, also an approved one, can be undone.
 
-The owner passes at no cost. A verb that is not in `AGENTS_MAY` is the owner's alone, also one that is new.
+The owner passes at no cost. A verb that is not in `AGENTS_MAY` is for the owner only; so is every new verb.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Result = TypeVar("Result")
     Preview = Callable[[], Iterable[bytes]]
 
-# Verbs that an agent may call: about its own workspace, and under the policy of that. No other is open to it.
+# Verbs that an agent may call, on its own workspace and under its policy. All others are refused.
 AGENTS_MAY = frozenset(
     {
         *("get", "exists", "list", "create", "destroy", "fork"),
@@ -48,16 +48,16 @@ AGENTS_MAY = frozenset(
         *("open_file", "tar_files", "read_output", "public_mount", "usage"),
         *("events", "follow", "last_position", "messages", "get_message", "send_message"),
         *("approvals", "get_approval", "preview", "policy", "judge"),
-        # what a door needs to do an agent's call once, whatever happens to whoever does it
+        # needed by a door to make an agent's call idempotent, even if the process that executes it dies
         *("caused_by", "accept_call", "get_call", "hold_call", "effects_of", "end_call", "start_call", "settle"),
         *("by_uid", "operations", "acting_as", "close", "clean_up", "let_go"),
     }
 )
-_TRIES = 5  # of a change to what somebody else is changing all the time
+_TRIES = 5  # retries of a change to a file that another process keeps changing
 
 
 def close_to_agents(verbs: object) -> None:
-    """Put a refusal in the place of every verb that agents may not call."""
+    """Replace every verb that agents may not call by a refusal."""
     for name in dir(type(verbs)):
         if not name.startswith("_") and name not in AGENTS_MAY:
             verbs.__dict__[name] = _refusal(name)
@@ -71,24 +71,24 @@ def _refusal(name: str) -> Callable[..., Never]:
 
 
 def is_agent(home: Home) -> bool:
-    """Whether the policy judges who is calling."""
+    """Return whether the caller is subject to the policy."""
     return home.caller.agent_of is not None
 
 
 def refuse_agents(home: Home, what: str) -> None:
-    """Refuse what only the owner may ask for."""
+    """Refuse an operation that only the owner may request."""
     if is_agent(home):
         raise Forbidden(f"{what} is for the owner, not for an agent", hint="ask the owner")
 
 
 def refuse_confined(home: Home, what: str) -> None:
-    """Refuse what an agent that was given one workspace may not ask for."""
+    """Refuse an operation to an agent that is confined to one workspace."""
     if home.caller.agent_of:
         raise Forbidden(f"{what} is not for an agent of one workspace", hint="ask the owner")
 
 
 def hand_down(home: Home, agent_of: str | None) -> str | None:
-    """Whom a caller may act for: an agent stays one, and gets no other workspace than it has."""
+    """Return the workspace that the caller may act for: an agent stays an agent and gets no other workspace."""
     own = home.caller.agent_of
     if own is None or own == agent_of or (own == "" and agent_of is not None):
         return agent_of if agent_of in (None, "") else lookup.normal_id(str(agent_of))
@@ -96,21 +96,21 @@ def hand_down(home: Home, agent_of: str | None) -> str | None:
 
 
 class Verdict:
-    """That it may be done: facts to be written down together with it, and what a change of files says of itself."""
+    """Permission to act: events to record together with the effect, and fields for the event of a file change."""
 
     def __init__(
         self, facts: Sequence[Value] = (), change: dict[str, Any] | None = None, *, tells: bool = True
     ) -> None:
         self.facts = tuple(facts)
         self.change = change or {}
-        self.tells = tells  # whether whoever does it may learn the digest of what was there
+        self.tells = tells  # whether the caller may learn the digest of the previous content
 
 
 _FREE = Verdict()
 
 
 class Gate:
-    """The owner's: always open. What is taken away is kept first, if that was asked for."""
+    """The owner's gate, always open. With `keep`, a snapshot is taken before content is overwritten or deleted."""
 
     judges = False
 
@@ -120,27 +120,27 @@ class Gate:
         self._tries = 0
 
     def file(self, spot: Spot, operation: str, held: Held, *, to: Held | None = None, **_: Any) -> Verdict:
-        """Let somebody do something to one file or directory."""
+        """Permit an operation on one file or directory."""
         return Verdict((), self._kept(spot, operation, held, to)) if self.keeps else _FREE
 
     def whole(self, workspace: Workspace, request: Request, decision: Decision, preview: Preview) -> Verdict:
-        """Let somebody do something to a workspace; what the policy says to it, the caller has asked already."""
+        """Permit an operation on a whole workspace; the caller has already got the policy's decision."""
         return _FREE
 
     def decide(self, workspace: Workspace, operation: str, paths: Iterable[str] = (".",)) -> Decision:
-        """What the policy says to all of these paths together; raises PolicyDenied."""
+        """Return the policy's decision for all of these paths together; raises PolicyDenied."""
         return decide(lookup.policy_of(workspace), "owner", operation)
 
     def readable(self, workspace: Workspace) -> Callable[[str], bool] | None:
-        """Which paths of the workspace may be read without asking; None is all of them."""
+        """Return a filter of the paths of the workspace that may be read without approval; None means all."""
         return None
 
     def wait_for(self, asked: _Asked) -> None:
-        """Ask, and come back when it is granted; raises what the caller has to know otherwise."""
+        """Request an approval and return when it is granted; otherwise raise the error for the caller."""
         raise AssertionError(f"the owner was to ask for {asked.request.operation}")
 
     def _kept(self, spot: Spot, operation: str, held: Held, to: Held | None) -> dict[str, Any]:
-        """How a change that takes something away can be taken back; steps back if that is not kept yet."""
+        """Return the undo information of a destructive change; back out if no snapshot has the content yet."""
         if operation not in ("overwrite", "delete", "move"):
             return {}
         from workstead.core.latest_snapshot import is_kept, state_with
@@ -155,7 +155,7 @@ class Gate:
         return {"operation_id": self._home.new_id(), "before": before, "places": list(places)}
 
     def keep(self, workspace: Workspace) -> None:
-        """Keep the present state of the workspace."""
+        """Take a snapshot of the workspace."""
         from workstead.core.snapshots import keep
 
         self._tries += 1
@@ -174,9 +174,10 @@ class Gate:
 
 
 def judged(home: Home, act: Callable[[Gate], Result], *, keep: bool = False) -> Result:
-    """Do something under the policy; `act` asks the gate at the last moment, and may be called several times.
+    """Execute `act` under the policy; it asks the gate at the last moment, and may be called several times.
 
-    What an agent takes away is always kept before, and what the owner does with `keep`."""
+    A snapshot is taken before an agent's destructive change, and before the owner's with `keep`.
+    """
     gate = Judge(home) if is_agent(home) else Gate(home, keeps=keep)
     while True:
         try:
@@ -188,21 +189,21 @@ def judged(home: Home, act: Callable[[Gate], Result], *, keep: bool = False) -> 
         except WrongStatus as error:
             if error.details.get("event_type") != "approval_used":
                 raise
-            # Somebody else has used the grant this instant, and nothing of ours was written down: ask for another.
+            # Another process has used the grant at the same time, and nothing of ours was recorded: request another.
 
 
 class _Asked(Exception):
-    """Steps back from something that has not happened: a person has to be asked first."""
+    """Back out before any effect: an approval is needed first."""
 
     def __init__(self, workspace: Workspace, request: Request, rule: str, preview: Kept | None) -> None:
         self.workspace = workspace
         self.request = request
         self.rule = rule
-        self.preview = preview  # None if the same is being asked already
+        self.preview = preview  # None if the same request is already open
 
 
 class _Unkept(Exception):
-    """Steps back from taking away something that is in no kept state yet."""
+    """Back out of a destructive change whose old content is in no snapshot yet."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
@@ -217,7 +218,7 @@ class Judge(Gate):
         super().__init__(home, keeps=True)
         self._until = time.monotonic() + home.caller.wait_seconds
 
-    # -- what the policy says ------------------------------------------------------------------------------------------
+    # -- the policy's decision -----------------------------------------------------------------------------------------
 
     def decide(self, workspace: Workspace, operation: str, paths: Iterable[str] = (".",)) -> Decision:
         policy = lookup.policy_of(workspace)
@@ -262,7 +263,7 @@ class Judge(Gate):
         to: Held | None = None,
         **_: Any,
     ) -> Verdict:
-        """Judge by where it is really done; `content` gives what shall be there, `start` the beginning of it."""
+        """Apply the policy at the resolved path; `content` returns the new content, `start` the beginning of it."""
         workspace, policy = spot.workspace, lookup.policy_of(spot.workspace)
         place = spot.place(held)
         looks = start or held.start
@@ -274,7 +275,7 @@ class Judge(Gate):
             there = spot.place(to)
             decisions.append(self._decide(policy, onto, there, size, binary))
             decisions += self._below(policy, onto, there, held, decisions[-1])
-        if operation == "move":  # else what may not be read is moved to where it may be
+        if operation == "move":  # else a move could bring an unreadable file to a readable path
             decisions.append(self._decide(policy, "read", place, size, binary))
             decisions += self._below(policy, "read", place, held, decisions[-1])
         decision = self._allowed(operation, strictest(decisions), spot.root.public(held.path))
@@ -303,7 +304,7 @@ class Judge(Gate):
         return Verdict(facts, self._kept(spot, operation, held, to), tells=tells)
 
     def _below(self, policy: Policy, operation: str, place: str, held: Held, decision: Decision) -> list[Decision]:
-        """What the policy says to what is inside a directory, if that may be more than it says to the directory."""
+        """Return the decisions for entries inside a directory, if they may be stricter than that for the directory."""
         if not differs_below(policy, operation, decision.outcome) or not held.exists():
             return []
         return [self._decide(policy, operation, f"{place}/{path}", size) for path, size in held.listing()]
@@ -315,28 +316,28 @@ class Judge(Gate):
             return _FREE
         return Verdict(self._granted(workspace, request, decision, preview))
 
-    # -- asking --------------------------------------------------------------------------------------------------------
+    # -- requesting approval -------------------------------------------------------------------------------------------
 
     def _granted(
         self, workspace: Workspace, request: Request, decision: Decision, preview: Preview
     ) -> tuple[Value, ...]:
-        """The fact that spends the grant for this request; steps back if there is none."""
+        """Return the event that uses the grant for this request; back out if there is none."""
         from workstead.core import approval_requests
         from workstead.core.previews import collect
 
         found = approval_requests.find_live(self._home, workspace, request)
         if found is not None and found.state == "granted":
             return (approval_requests.spend(found),)
-        # Made now, while what it shows is held open.
+        # Build the preview now, while the files that it shows are open.
         shown = collect(preview()) if found is None else None
         raise _Asked(workspace, request, decision.rule, shown)
 
     def wait_for(self, asked: _Asked) -> None:
-        """Ask, and come back when it is granted; raises what the caller has to know otherwise."""
+        """Request an approval and return when it is granted; otherwise raise the error for the caller."""
         from workstead.core import approval_requests
 
         approval = approval_requests.ask(self._home, asked.workspace, asked.request, asked.rule, asked.preview)
-        if approval is None:  # what we wanted to join has just ended
+        if approval is None:  # the open request that we wanted to join has just ended
             return
         approval_requests.wait(self._home, approval, max(0.0, self._until - time.monotonic()))
 
@@ -346,5 +347,5 @@ def _is_binary(data: bytes | None) -> bool | None:
 
 
 def _before(held: Held, to: Held | None) -> str:
-    """The fingerprints of all that a change finds in place."""
+    """Return the fingerprints of everything that a change replaces."""
     return ":".join(filter(None, (each.fingerprint() for each in (held, to) if each is not None)))

@@ -4,11 +4,11 @@ HOME/                      0700
   id                       which home this is, for stores that several share, see system/files/identity.py
   format                   the format version of this directory; a home without it has version 1
   place                    the path of this directory, which differs in a copy
-  adopting                 places whose paths are being rewritten to this one, see verbs/adopt.py
+  adopting                 old paths that are being rewritten to this one, see verbs/adopt.py
   log.db                   the event log (unless store.url names a server)
   log.db.head              its newest durable event, which shows when the log lost its end
-  records/UID              what the log says of a workspace, to rebuild a lost log from, see system/files/records.py
-  locks                    one byte range for each thing that is being worked on
+  records/UID              a workspace's events, to rebuild a lost log from, see system/files/records.py
+  locks                    one byte range for each locked key
   reserve*                 space and inodes for the log, so that a full disk can be freed, see system/files/reserve.py
   clock                    empty; its mtime is the time of the newest id
   logs/NAME.log            tracebacks of background processes, see system/process/crash_log.py; a run's is in runs/RUN
@@ -18,10 +18,10 @@ HOME/                      0700
     TASK/AGENT/            a workspace: .aw/ work/ output/ tmp/
     .carrel/               0700, on the same file system so that a rename is enough
       staging/UID/         being built
-      layers/UID/          what a copy-on-write view is made of
+      layers/UID/          the layers of an overlay
       frozen/              layers that several workspaces share
-      mounts               which mounts of this machine were looked at, see system/kernel/mount_table.py
-      trash/UID/           destroyed, and waiting for undo or for the end of its time
+      mounts               mounts of this machine that were checked, see system/kernel/mount_table.py
+      trash/UID/           destroyed, until undo or the end of its retention
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ if TYPE_CHECKING:
     from workstead.model.value import Value
     from workstead.settings import Settings
 
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letter that is taken for another
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's alphabet: no letters that look alike
 LOCK_SECONDS = 10.0
-FORMAT = 1  # of the directory as a whole; the log, the snapshot store, archives and backups have versions of their own
+FORMAT = 1  # format version of the directory as a whole; log, snapshot store, archives and backups have their own
 
 
 class Home:
@@ -81,17 +81,17 @@ class Home:
         self.settings = settings
         self.log = log
         self.id = home_id
-        # What is caused by one opener belongs together, also when nobody says to what.
+        # One default cause for all events of this opener, when the caller names none.
         self.caller = caller if caller.correlation_id else caller.replace(correlation_id=self.new_id())
         self.workspaces_path = settings.storage.workspaces_path or os.path.join(path, "workspaces")
         self.private = os.path.join(self.workspaces_path, ".carrel")
         self._moves: list[tuple[str, str]] | None = None
-        self._original = original  # the place that the records are about, if it is another one
+        self._original = original  # the path that the records name, if it is not this one
         self.indexes = indexes or Pool()  # connections to the index of the snapshot store
 
     @classmethod
     def open(cls, path: str, settings: Settings, caller: Caller) -> Home:
-        """Open the home, making it at first use."""
+        """Open the home; create it at first use."""
         path = os.path.abspath(path)
         _check_utf8(path)
         _check_utf8(settings.storage.workspaces_path or "")
@@ -113,11 +113,11 @@ class Home:
         return home
 
     def acting_as(self, caller: Caller) -> Home:
-        """The same home, used on behalf of somebody else."""
+        """Return the same home, used on behalf of another caller."""
         return Home(self.path, self.settings, caller, self.log, self.id, self._original, self.indexes)
 
     def with_settings(self, settings: Settings) -> Home:
-        """The same home under other settings."""
+        """Return the same home with other settings."""
         return Home(self.path, settings, self.caller, self.log, self.id, self._original, self.indexes)
 
     def close(self) -> None:
@@ -128,38 +128,38 @@ class Home:
     # -- paths ---------------------------------------------------------------------------------------------------------
 
     def workspace_path(self, task: str, agent: str) -> str:
-        """Where the workspace of this id stands."""
+        """Return the path of the workspace of this id."""
         return f"{self.workspaces_path}/{directory_name(task)}/{directory_name(agent)}"
 
     def staging_path(self, uid: str) -> str:
-        """Where a workspace is built before it is renamed into place."""
+        """Return the staging directory, where a workspace is built before it is renamed into place."""
         return f"{self.private}/staging/{uid}"
 
     def template_path(self, name: str) -> str:
-        """Where the files of a template are."""
+        """Return the directory of a template's files."""
         return f"{self.path}/templates/{name}"
 
     @property
     def host(self) -> str:
-        """The name of this machine, for homes that share a log."""
+        """Return the name of this machine, for homes that share a log."""
         return os.uname().nodename
 
     @property
     def is_copy(self) -> bool:
-        """Whether the paths in the records lead out of this home: it is a copy, or was moved."""
+        """Return whether the paths in the records lead out of this home: it was copied or moved."""
         return bool(self._original)
 
     @property
     def original(self) -> str:
-        """The place that the records are about, if it is another one; else ""."""
+        """Return the path that the records name, if it is not this home's; else ""."""
         return self._original
 
     def taken_over(self) -> Home:
-        """The same home after its records were rewritten to this place."""
+        """Return the same home after its records were rewritten to its present path."""
         return Home(self.path, self.settings, self.caller, self.log, self.id)
 
     def moves(self) -> list[tuple[str, str]]:
-        """The first place of this home and the present one, for what keeps paths of the first; [] if it never moved."""
+        """Return the first and the present path of this home, to translate stored paths; [] if it never moved."""
         if self._moves is None:
             first = self.log.get("home", self.id)
             self._moves = (
@@ -168,7 +168,7 @@ class Home:
         return self._moves
 
     def check_place(self) -> None:
-        """Raise HomeCopied if the paths in the records lead out of this home: what is there is not ours to change."""
+        """Raise HomeCopied if the paths in the records lead out of this home: files there belong to another home."""
         if self._original:
             raise HomeCopied(
                 f"home {self.path} is a copy of {self._original}, or was moved from there: its workspaces are at "
@@ -177,7 +177,7 @@ class Home:
             )
 
     def make_private(self) -> None:
-        """Make the directories that hold workspaces, closed to everybody else."""
+        """Create the directories that hold workspaces, accessible to the owner only."""
         try:
             for path in (self.workspaces_path, self.private, *(f"{self.private}/{name}" for name in _PRIVATE)):
                 os.makedirs(path, mode=0o700, exist_ok=True)
@@ -185,7 +185,7 @@ class Home:
             raise NotADirectory(f"{error.filename} is not a directory", hint="move it away") from error
 
     def check_space(self, wanted_bytes: int = 0) -> None:
-        """Refuse to begin what the disk cannot hold."""
+        """Refuse to begin an operation for which the disk has no space."""
         path = self.workspaces_path if os.path.isdir(self.workspaces_path) else self.path
         try:
             stats = os.statvfs(path)
@@ -206,10 +206,11 @@ class Home:
     # -- the log -------------------------------------------------------------------------------------------------------
 
     def record(self, task: str, *facts: Value, durable: bool = True) -> list[Event]:
-        """Write facts to a task's stream, all or none; the lifecycle is asked first.
+        """Append events to a task's stream, atomically; raise WrongStatus before if the lifecycle forbids one.
 
-        On a full disk what frees space and what ends a step are written with the reserve's help, nothing else: then
-        the reserve lasts until there is space again."""
+        On a full disk the reserve is used only for events that free space or end a step, so that it lasts until there
+        is space again.
+        """
         self.check_place()
         events = self._append(task, facts, durable=durable)
         if not self.settings.store.url:
@@ -227,9 +228,9 @@ class Home:
         return self.log.append(task, facts, self.caller, durable=durable)
 
     def check_log(self) -> None:
-        """Raise EventsLost if the log lost events: what it does not know must not be taken for garbage.
+        """Raise EventsLost if the log lost events: files that it does not know must not be taken for garbage.
 
-        A log without a head (of an older version) must not be empty while there are files that it should know.
+        A log without a head (of an older version) must not be empty while there are workspace files.
         """
         if self.log.check_head() or self.settings.store.url or self.log.last_position():
             return
@@ -240,7 +241,7 @@ class Home:
 
     @contextmanager
     def hold(self, key: str, *, wait_seconds: float = LOCK_SECONDS, shared: bool = False) -> Iterator[None]:
-        """Be the only one at work on this workspace, or one of those who share it; raise WorkspaceBusy if not."""
+        """Lock this workspace, exclusively or shared; raise WorkspaceBusy if it stays locked until the timeout."""
         self.check_place()
         try:
             with locks.hold(f"{self.path}/locks", key, wait_seconds=wait_seconds, shared=shared):
@@ -255,15 +256,17 @@ class Home:
             ) from None
 
     def new_id(self) -> str:
-        """A fresh id of 16 letters and digits: 52 bits of microseconds, so that ids sort by age, and 28 random ones."""
+        """Return a fresh id of 16 letters and digits: 52 bits of microseconds, so that ids sort by age, and 28 random
+        bits.
+        """
         number = self._tick() << 28 | int.from_bytes(os.urandom(4), "big") >> 4
         return "".join(_ALPHABET[number >> shift & 31] for shift in range(75, -1, -5))
 
     def _tick(self) -> int:
-        """The time in microseconds, later than every tick before: ids keep their order when the clock is set back."""
+        """Return the time in microseconds, later than every tick before: ids stay in order when the clock is set back."""
         path = f"{self.path}/clock"
         now = time.time_ns() // 1000
-        with suppress(OSError):  # a home that can only be read has nothing to put in order
+        with suppress(OSError):  # a read-only home creates no ids to keep in order
             try:
                 now = max(now, os.stat(path).st_mtime_ns // 1000 + 1)
             except FileNotFoundError:
@@ -272,7 +275,7 @@ class Home:
         return now
 
     def new_name(self) -> str:
-        """A task name that no task has."""
+        """Return an unused task name."""
         while True:
             name = fresh_name(int.from_bytes(os.urandom(4), "big"))
             if not self.log.version(name):
@@ -283,7 +286,7 @@ _PRIVATE = ("staging", "layers", "trash")
 
 
 def default_path(environ: Mapping[str, str]) -> str:
-    """Where the home is when nobody says."""
+    """Return the default path of the home."""
     if environ.get("AW_HOME"):
         return environ["AW_HOME"]
     data = environ.get("XDG_DATA_HOME") or os.path.join(environ.get("HOME") or "/", ".local", "share")
@@ -294,18 +297,19 @@ def _check_utf8(path: str) -> None:
     try:
         path.encode()
     except UnicodeEncodeError:
-        # Paths of workspaces stand in files that agents read, which are UTF-8.
+        # Paths of workspaces are written to files that agents read, which are UTF-8.
         raise InvalidPath(f"the path {path!r} is not valid UTF-8", hint="choose another --home") from None
 
 
 def _find_id(home: Home) -> str:
-    """The id of a home whose file is damaged or has no checksum yet: as its workspaces in the log say.
+    """Return the id of a home whose id file is damaged or has no checksum yet, from its workspaces in the log.
 
-    A home without workspaces has nothing that another id would part it from."""
+    A home without workspaces can get any id: no record refers to it.
+    """
     below = f"{home.workspaces_path}/"
     records = home.log.find_all("workspace")
     known = [record["home"] for record in records if record["path"].startswith(below)]
-    if not known and not home.settings.store.url:  # a copy of a home: the paths are those of the original
+    if not known and not home.settings.store.url:  # in a copied home the paths are those of the original
         known = [record["home"] for record in records]
     if home.id in known:
         found = home.id
@@ -313,20 +317,21 @@ def _find_id(home: Home) -> str:
         found = str(max(known, key=known.count))
     else:
         found = home.id or os.urandom(8).hex()
-    with suppress(OSError):  # a home that can only be read
+    with suppress(OSError):  # a read-only home
         identity.replace(home.path, found)
     return found
 
 
 def _find_original(home: Home) -> str:
-    """The place that the records of this home are about, if it is another than this home; "" if all is well.
+    """Return the path that the records of this home name, if it is not the home's own; "" if it is.
 
-    A home writes down where it is. One that is opened elsewhere is fine when both paths lead to the same directory, or
-    when no record has a path outside of it. Without a place (of an older version, or unreadable) the records tell.
+    A home records its own path. One that is opened elsewhere is fine when both paths lead to the same directory, or
+    when no record has a path outside of it. Without a recorded path (of an older version, or unreadable) the records
+    decide.
     """
     path = home.path
     recorded = read_place(path)
-    if os.path.lexists(f"{path}/adopting"):  # killed in the middle: its paths are of both places
+    if os.path.lexists(f"{path}/adopting"):  # an adoption was killed: the records have paths of both places
         others = [place for place, _ in read_adopting(path) if place != path]
         return next(iter(others), "") or recorded or path
     if recorded == path or (recorded and _is_same(recorded, path)):
@@ -341,7 +346,7 @@ def _find_original(home: Home) -> str:
             other = record["path"].removesuffix(f"/{'/'.join(record['path'].rsplit('/', 3)[1:])}")
             if not _is_same(other, path) and has_id(other, home.id):
                 return str(other)
-    with suppress(OSError):  # a home that can only be read
+    with suppress(OSError):  # a read-only home
         _write_place(path)
     return ""
 
@@ -360,7 +365,7 @@ def check_format(path: str) -> None:
     try:
         with open(f"{path}/format", "rb") as file:
             text = file.read(64)
-    except OSError:  # of an older version, whose format is the first
+    except OSError:  # of an older version, whose format is 1
         return
     number = text.strip()
     if number.isdigit() and int(number) > FORMAT:
@@ -368,7 +373,7 @@ def check_format(path: str) -> None:
 
 
 def read_adopting(path: str) -> list[tuple[str, str]]:
-    """The places, as (home, workspaces), whose paths an interrupted adoption was rewriting."""
+    """Return the pairs (home, workspaces) whose paths an interrupted adoption was rewriting."""
     import json
 
     try:
@@ -379,7 +384,7 @@ def read_adopting(path: str) -> list[tuple[str, str]]:
 
 
 def read_place(path: str) -> str:
-    """The path that a home wrote down as its own, "" if there is none."""
+    """Return the path that a home recorded as its own; "" if there is none."""
     try:
         with open(f"{path}/place", encoding="utf-8") as file:
             text = file.read()
@@ -396,7 +401,7 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def has_id(path: str, home_id: str) -> bool:
-    """Whether the home of this id is at a path."""
+    """Return whether the home of this id is at a path."""
     try:
         found = identity.read(path)
         return found is not None and found[0] == home_id
@@ -407,7 +412,7 @@ def has_id(path: str, home_id: str) -> bool:
 def _make(path: str, *, has_log: bool) -> str:
     make_folders(path)
     if has_log and not os.path.lexists(f"{path}/log.db"):
-        # A new home's log is empty, which is no loss: a power cut may leave files of its first workspace and no event.
+        # An empty log of a new home is no loss: a power cut may leave files of its first workspace and no event.
         head.write(f"{path}/log.db.head", 0, GENESIS, durable=True)
     with open(os.open(f"{path}/format", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "w", encoding="ascii") as file:
         file.write(f"{FORMAT}\n")

@@ -1,4 +1,4 @@
-"""Find out since when nobody has used a workspace, and what keeps it from a sweep."""
+"""Find out how long a workspace has been idle, and what protects it from a sweep."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from workstead.model.workspace import Workspace
 
 DAY = 86400.0
-LEAP_DAYS = 120.0  # no home in use is left alone for so long
-LOOK_BACK = 10_000  # events before one that may tell that it was recorded with a wrong clock
+LEAP_DAYS = 120.0  # longer than any home in use stays without an event
+LOOK_BACK = 10_000  # events to look back for one that was recorded with a wrong clock
 
 
 def rules_of(home: Home, *, pressed: bool = False) -> Rules:
-    """What the settings want to be taken."""
+    """Return the retention rules from the settings."""
     wanted = home.settings.workspaces
     return Rules(
         retention_days=wanted.retention_days,
@@ -34,10 +34,11 @@ def rules_of(home: Home, *, pressed: bool = False) -> Rules:
 
 
 def find_clock_fault(home: Home) -> str:
-    """Why ages by the clock of this machine cannot be trusted now, or "" if they can.
+    """Return why ages by this machine's clock cannot be trusted now; "" if they can.
 
-    The log is the witness: a clock that is months away from its newest event is wrong, or nobody was here for months.
-    The same holds for the first `workspaces.trash_days` after such a leap, so that a person has time to notice.
+    The log is the reference: if the clock is months away from its newest event, either the clock is wrong or the home
+    was unused for months. Ages stay untrusted for the first `workspaces.trash_days` after such a jump, so that a person
+    has time to notice.
     """
     now = time.time()
     newest = home.log.last_position()
@@ -48,10 +49,10 @@ def find_clock_fault(home: Home) -> str:
         return f"the clock is {abs(days):.0f} days {'ahead of' if days > 0 else 'behind'} the newest event of the log"
     since = now - home.settings.workspaces.trash_days * DAY
 
-    def is_recent(position: int) -> bool:  # neither old nor from a time when the clock was ahead
+    def is_recent(position: int) -> bool:  # neither old nor recorded while the clock was ahead
         return since <= seconds(home.log.time_at(position)) <= now
 
-    # Times grow with positions but for leaps, so halving finds the first event of the last days, or such a leap.
+    # Times grow with positions except for jumps, so bisection finds the first recent event, or such a jump.
     before, first = (0, newest) if is_recent(newest) else (0, 0)
     while first - before > 1:
         middle = (before + first) // 2
@@ -65,26 +66,26 @@ def find_clock_fault(home: Home) -> str:
 
 
 def days_since(moment: float) -> float:
-    """How long ago that was; what a clock set back dates in the future is now."""
+    """Return the days since a moment; 0 for a time in the future (the clock was set back)."""
     return max(0.0, (time.time() - moment) / DAY)
 
 
 class LogTime:
-    """Ages along the log, which a clock that was wrong for a while does not change.
+    """Ages along the log, robust against a clock that was wrong for a while.
 
-    Time passes from event to event and never back, so what was recorded while the clock was set back is as old as the
-    events around it. A leap of months, in either direction, is no time at all. Read only when something is about to be
+    Time passes from event to event and never backwards, so an event recorded while the clock was set back is as old as
+    the events around it. A jump of months, in either direction, counts as no time. Read only before something is
     deleted for good.
     """
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self._positions: dict[str, dict[str, int]] = {}
-        self._moments: dict[int, float] = {}  # of each event, on the corrected line
+        self._moments: dict[int, float] = {}  # time of each event, corrected
         self._now = 0.0
 
     def days_since(self, event_type: str, field: str, value: str) -> float:
-        """Days since the last event of a type whose field has this value; 0 if there is none."""
+        """Return the days since the last event of a type whose field has this value; 0 if there is none."""
         if event_type not in self._positions:
             events = self._home.log.read(types=(event_type,))
             self._positions[event_type] = {str(each.event_data[field]): each.position for each in events}
@@ -110,7 +111,7 @@ class LogTime:
 
 
 def last_uses(home: Home) -> dict[str, float]:
-    """When each workspace, by its uid, last did something that the log knows of."""
+    """Return the time of each workspace's last event, by uid."""
     found: dict[str, float] = {}
     moments = [(record["uid"], record["updated_at"]) for record in home.log.find_all("workspace")]
     for record in home.log.find_all("run"):
@@ -122,7 +123,7 @@ def last_uses(home: Home) -> dict[str, float]:
 
 
 def last_use(home: Home, workspace: Workspace, known: dict[str, float]) -> float:
-    """When it was last used, also by somebody who wrote into its directories without us."""
+    """Return the time of last use, including writes to its directories without us."""
     moment = max(known.get(workspace.uid, 0.0), seconds(workspace.updated_at))
     for path in (f"{workspace.path}/work", f"{workspace.path}/output", f"{home.path}/quota/{workspace.uid}"):
         try:
@@ -135,9 +136,11 @@ def last_use(home: Home, workspace: Workspace, known: dict[str, float]) -> float
 def judge(
     home: Home, workspace: Workspace, rules: Rules, known: dict[str, float], *, is_ours: bool = False
 ) -> tuple[Desk, Verdict]:
-    """What is known about the workspace and what follows; what costs time is looked at only if all else lets it go.
+    """Return what is known about the workspace, and the verdict; expensive checks run only if all others allow
+    deletion.
 
-    `is_ours` is for who holds the workspace already."""
+    `is_ours` says that the caller already holds the workspace's lock.
+    """
     desk = Desk(
         state=workspace.state,
         idle_days=days_since(last_use(home, workspace, known)),
@@ -165,11 +168,11 @@ def _is_held(home: Home, workspace: Workspace) -> bool:
 
 
 def _unapplied(home: Home, workspace: Workspace) -> bool | None:
-    """Whether it holds work that is nowhere else: changes that its origin does not have, or anything if it has none."""
+    """Return whether it has work that is nowhere else: unapplied changes, or any file if it has no origin."""
     from workstead.core.changes import has_unapplied
 
     if workspace.state == "ready" and not os.path.isdir(workspace.path):
-        return None  # somebody moved it, and may bring it back
+        return None  # the directory was moved, and may come back
     try:
         return has_unapplied(home, workspace)
     except (WorksteadError, OSError):
@@ -182,7 +185,7 @@ def _has_results(workspace: Workspace) -> bool | None:
     try:
         output = open_part(workspace.path, "output")
     except WorksteadError:
-        return None  # something else is in its place
+        return None  # something else is at its path
     try:
         return bool(os.listdir(output))
     finally:

@@ -1,7 +1,7 @@
-"""Look for rot: what on the disk is not what was written, and which workspaces and snapshots it affects.
+"""Find corruption: files on the disk that differ from what was written, and the workspaces and snapshots affected.
 
-`find_damage` reads the small records of a home. `parts` names everything large, each of which is checked by itself, so
-that a slow verification can stop between two and go on later. What is damaged is named; the rest goes on.
+`find_damage` checks the small records of a home. `parts` lists everything large; each part is checked separately, so
+that a slow verification can stop between two parts and resume later. Damage is reported and does not stop the check.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 MISSING = "is missing"
 _MOMENT_SECONDS = 0.2
-SNAPSHOTS = "snapshots"  # the part that says which of them are not whole
+SNAPSHOTS = "snapshots"  # the part that reports incomplete snapshots
 _GONE = ("purged", "purging", "aborted")
 
 
 class Part(Value):
-    """Something large that is checked by itself; `name` sorts and stays the same, so that a check can be resumed."""
+    """A large item that is checked separately; `name` is sortable and stable, so that a check can be resumed."""
 
     name: str
     path: str
@@ -47,7 +47,7 @@ class Part(Value):
 
 
 def find_damage(home: Home) -> list[Damage]:
-    """Check every small record but the log: each is read, and only its own workspace is affected."""
+    """Check every small record except the log; a damaged one affects only its own workspace."""
     return [*_head(home), *_stacks(home), *_state_stacks(home), *_metadata(home), *_records(home), *_others(home)]
 
 
@@ -106,9 +106,9 @@ def _records(home: Home) -> Iterator[Damage]:
 
 
 def compare_records(home: Home) -> dict[str, str]:
-    """The workspaces whose record beside the log does not hold what the log does, with the reason."""
+    """Return the workspaces whose record beside the log differs from the log, with the reason."""
     found = _compare_records(home)
-    if found:  # somebody may have written an event this instant, and its line a moment later
+    if found:  # an event may have been recorded just now, and its line in the record a moment later
         time.sleep(_MOMENT_SECONDS)
         again = _compare_records(home)
         found = {uid: problem for uid, problem in found.items() if again.get(uid) == problem}
@@ -121,7 +121,7 @@ def _compare_records(home: Home) -> dict[str, str]:
         wanted.setdefault(str(event.event_data["uid"]), []).append((event.position, event.event_type))
     found = {}
     for workspace in _workspaces(home):
-        if workspace.state == "creating":  # its record is written when it stands
+        if workspace.state == "creating":  # its record is written when creation is complete
             continue
         events, damaged = records.read(home.path, workspace.uid)
         if damaged:
@@ -134,7 +134,7 @@ def _compare_records(home: Home) -> dict[str, str]:
 
 
 def _others(home: Home) -> Iterator[Damage]:
-    """Records that are read again when they are needed, and made anew if they cannot be."""
+    """Check records that are only caches: they are rebuilt if they cannot be read."""
     import json
 
     for name in ("recent.json", "verification", "server"):
@@ -156,20 +156,20 @@ def _others(home: Home) -> Iterator[Damage]:
 
 
 def parts(home: Home) -> list[Part]:
-    """Everything that a deep verification reads, in the order of its names."""
+    """Return everything that a deep verification reads, sorted by name."""
     found = [*_packs(home), *_frozen(home), *_checkouts(home), *_mirrors(home), *_templates(home)]
     found += [*_runs(home), *_archives(home), *_snapshots(home)]
     return sorted(found, key=lambda part: part.name)
 
 
 def check_part(home: Home, part: Part, pace: Pace) -> list[Damage]:
-    """Read one part; what cannot be read at all is damaged too."""
+    """Check one part; an unreadable part counts as damaged."""
     try:
         problems = part.check(pace)
     except WorksteadError as error:
         problems = [error.message]
     except OSError as error:
-        if not os.path.lexists(part.path):  # removed meanwhile, by a sweep or a destroy
+        if not os.path.lexists(part.path):  # removed meanwhile by a sweep or a destroy
             return []
         problems = [error.strerror or str(error)]
     if part.name == SNAPSHOTS:
@@ -180,7 +180,7 @@ def check_part(home: Home, part: Part, pace: Pace) -> list[Damage]:
 
 
 def forget_gone(home: Home, found: list[Part]) -> None:
-    """Remove the digests of what is gone."""
+    """Remove the digests of parts that no longer exist."""
     manifest.prune(f"{home.path}/digests", {part.name for part in found})
 
 
@@ -254,7 +254,7 @@ def _check_pack(home: Home, name: str, pace: Pace) -> list[str]:
 
 
 def _snapshots(home: Home) -> Iterator[Part]:
-    """That every object that a snapshot needs is in the store: which of them the damage of a pack affects."""
+    """Check that every object that a snapshot needs is in the store: shows which snapshots a damaged pack affects."""
     if os.path.isdir(f"{home.path}/snapshots/packs"):
         yield Part(
             name=SNAPSHOTS,
@@ -305,7 +305,7 @@ def _mirrors(home: Home) -> Iterator[Part]:
 
 
 def _check_git_file(path: str, pace: Pace) -> list[str]:
-    """A pack and its index end with the digest of all that stands before."""
+    """Check a git pack or index: each ends with the digest of everything before."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         for algorithm, length in (("sha1", 20), ("sha256", 32)):
@@ -336,11 +336,11 @@ def _archives(home: Home) -> Iterator[Part]:
             )
 
 
-# -- who is affected ---------------------------------------------------------------------------------------------------
+# -- affected workspaces and snapshots --------------------------------------------------------------------------------
 
 
 def _users(home: Home, path: str) -> list[str]:
-    """Workspaces and snapshots that stand on a layer at, above or below this path."""
+    """Return the workspaces and snapshots that use a layer at, above or below this path."""
     below = f"{path}/"
     uids = {os.path.basename(layers) for layers, stack in stacks(home.private) if _stands_on(stack.lowers, below)}
     keys = set()
@@ -357,7 +357,7 @@ def _stands_on(lowers: list[str], below: str) -> bool:
 
 
 def _keys_of_states(home: Home) -> dict[str, set[str]]:
-    """The stacks that each snapshot lies on, by `snapshot ID of WORKSPACE`."""
+    """Return the stack keys that each snapshot uses, by `snapshot ID of WORKSPACE`."""
     from workstead.core.snapshots import of_workspace
     from workstead.snapshots.gc import stack_keys
 

@@ -1,4 +1,4 @@
-"""Whether what is about to be taken away is in a kept state already."""
+"""Find out whether the latest snapshot already contains the files about to be overwritten or deleted."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ _PARTS = ("work", "output", "CLAUDE.md", "AGENTS.md")
 
 
 def is_kept(place: str) -> bool:
-    """Whether states hold what is at a place; they do not hold what is in tmp/."""
+    """Return whether snapshots include a path; they do not include tmp/."""
     return place.partition("/")[0] in _PARTS
 
 
 def state_with(home: Home, workspace: Workspace, places: Mapping[str, Held], *, just_kept: bool = False) -> str | None:
-    """The snapshot that holds what is at these places now, or None if the last one does not.
+    """Return the snapshot that contains the present content of these paths; None if the last one does not.
 
-    Small files and links are compared by content. Of the rest only a state is good enough that was `just_kept`. Raises
-    NotKept if that does not hold all of it either."""
-    workspace = lookup.by_uid(home, workspace.uid)  # others may have kept states since the caller looked
+    Small files and links are compared by content. For anything else only a snapshot that was `just_kept` is accepted.
+    Raises NotKept if that one does not contain all of it either.
+    """
+    workspace = lookup.by_uid(home, workspace.uid)  # other processes may have taken snapshots since the caller read it
     if not workspace.last_snapshot or home.log.get("snapshot", workspace.last_snapshot) is None:
         return None
     from workstead.snapshots.take import with_own_stack
@@ -44,7 +45,7 @@ def state_with(home: Home, workspace: Workspace, places: Mapping[str, Held], *, 
 
 def _is_in(tree: Tree, place: str, held: Held, just_kept: bool) -> bool:
     found = held.stat()
-    if found is None:  # nothing there is easily kept
+    if found is None:  # nothing there that is cheap to compare
         return True
     from workstead.snapshots.entries import CHUNK, FILE, LINK
 

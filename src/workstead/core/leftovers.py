@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def clear_away(home: Home, uid: str, staging: str, final: str) -> None:
-    """Remove what was built for a workspace that never came to be: out of sight at once, then deleted."""
+    """Remove the files of a workspace whose creation failed: rename them out of sight first, then delete them."""
     from workstead.system.files.remove import remove_tree
 
     layers = f"{home.private}/layers/{uid}"
@@ -24,12 +24,12 @@ def clear_away(home: Home, uid: str, staging: str, final: str) -> None:
         _unmount_below(final)
         quota_image.detach(layers, final)
         with suppress(OSError):
-            os.rmdir(final)  # where the space was to be seen: empty if it is ours
-    # What stands in the workspace's place is ours only if it says so: a stranger's files are never touched.
+            os.rmdir(final)  # the mount point of the quota image: empty if it is ours
+    # Files at the workspace's path are deleted only if they carry its identity: foreign files are never touched.
     paths = [staging, layers, *([final] if is_ours else [])]
     for number, path in enumerate(paths):
         aside = f"{home.private}/staging/{uid}.{number}"
-        if os.path.lexists(aside):  # somebody died at this very place
+        if os.path.lexists(aside):  # left by a crash at this point
             remove_tree(aside)
         if os.path.lexists(path):
             _unmount_below(path)
@@ -47,19 +47,19 @@ def _is_of(path: str, uid: str) -> bool:
 
 
 def _unmount_below(path: str) -> None:
-    """A half-made workspace may have its view mounted already."""
+    """Unmount the overlay that a partly built workspace may already have."""
     work = f"{path}/work"
     try:
         if (os.path.isdir(work) and os.lstat(work).st_dev != os.lstat(path).st_dev) or os.path.ismount(work):
             from workstead.system.kernel.mounts import unmount
 
-            unmount(work, lazily=True)  # somebody may be looking in: that must not keep the home from opening
+            unmount(work, lazily=True)  # lazily: a process with open files there must not prevent the home from opening
     except FileNotFoundError:
         return
 
 
 def find_strangers(home: Home) -> list[str]:
-    """Directories that look like workspaces and are in no log: they are named, never touched."""
+    """Return directories that look like workspaces but are in no log: they are reported, never touched."""
     known = {record["path"] for record in home.log.find_all("workspace", live_only=True)}
     found = []
     for task in names_in(home.workspaces_path):

@@ -1,4 +1,4 @@
-"""Look at workspaces. Looking leaves no event."""
+"""Look up workspaces. Reading records no event."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 
 
 def normal_id(text: str) -> WorkspaceId:
-    """The full id of what a caller wrote: a bare task means its main agent."""
+    """Return the full id for a caller's text: a bare task means its main agent."""
     return format_id(*parse_id(text))
 
 
 def find(home: Home, workspace_id: str) -> Workspace | None:
-    """The live workspace of this id, or None. Forbidden for an agent of another one, whether it is there or not."""
+    """Return the live workspace of this id, or None.
+
+    Raise Forbidden for an agent of another workspace, whether it exists or not.
+    """
     wanted = normal_id(workspace_id)
     check_reach(home, wanted)
     record = home.log.find_live("workspace", wanted)
@@ -30,37 +33,37 @@ def find(home: Home, workspace_id: str) -> Workspace | None:
 
 
 def check_reach(home: Home, workspace_id: str) -> None:
-    """Refuse an agent that was given another workspace; it does not learn which ones there are."""
+    """Refuse an agent of another workspace, without revealing which workspaces exist."""
     own = home.caller.agent_of
     if own and workspace_id != own:
         raise Forbidden(f"this agent has {own} and no other workspace", hint="ask the owner")
 
 
 def policy_of(workspace: Workspace) -> Policy:
-    """What agents may do in the workspace."""
+    """Return the policy for agents in the workspace."""
     return from_log(workspace.policy) if workspace.policy else CAREFUL
 
 
 def find_last(home: Home, workspace_id: str) -> Workspace | None:
-    """The live workspace of this id, or else the one that was destroyed last."""
+    """Return the live workspace of this id, else the one that was destroyed last."""
     found = find(home, workspace_id)
     if found:
         return found
     past = home.log.find_all("workspace", task=parse_id(workspace_id)[0], label=normal_id(workspace_id))
-    # One that was never whole has never been there.
+    # A workspace whose creation failed never existed for callers.
     whole = [record for record in past if record["state"] != "aborted"]
     return Workspace(**whole[-1]) if whole else None
 
 
 def was_destroyed(home: Home, workspace_id: str) -> bool:
-    """Whether a workspace was ever destroyed under this id, also one that came back under another."""
+    """Return whether a workspace was ever destroyed under this id, even if it was restored under another."""
     task, _ = parse_id(workspace_id)
     cleanups = home.log.read(stream=task, types=("workspace_cleanup",))
     return any(event.event_data["workspace_id"] == normal_id(workspace_id) for event in cleanups)
 
 
 def get(home: Home, workspace_id: str) -> Workspace:
-    """The live workspace of this id, or WorkspaceNotFound."""
+    """Return the live workspace of this id, or raise WorkspaceNotFound."""
     found = find(home, workspace_id)
     if found is None:
         raise WorkspaceNotFound.of(normal_id(workspace_id))
@@ -68,7 +71,7 @@ def get(home: Home, workspace_id: str) -> Workspace:
 
 
 def by_uid(home: Home, uid: str) -> Workspace:
-    """The workspace of this incarnation, whatever became of it."""
+    """Return the workspace of this uid, in any state."""
     record = home.log.get("workspace", uid)
     if record is None:
         raise WorkspaceNotFound.of(uid)
@@ -76,7 +79,7 @@ def by_uid(home: Home, uid: str) -> Workspace:
 
 
 def public_mount(home: Home, workspace: Workspace) -> str:
-    """Where the workspace appears to its agent; `random` is a name of its own for each workspace."""
+    """Return the path at which the agent sees the workspace; `random` is a different name for each workspace."""
     mount = home.settings.sandbox.public_mount
     if mount != "random":
         return mount
@@ -86,13 +89,13 @@ def public_mount(home: Home, workspace: Workspace) -> str:
 
 
 def active_runs(home: Home, workspace: Workspace) -> list[dict[str, Any]]:
-    """The records of the runs that are at work in the workspace."""
+    """Return the records of the active runs in the workspace."""
     found = home.log.find_all("run", task=workspace.task_id, live_only=True)
     return [record for record in found if record["uid"] == workspace.uid]
 
 
 def check_here(home: Home, workspace: Workspace) -> Workspace:
-    """Refuse to work on a workspace of another home that shares our store: its files are not here."""
+    """Refuse a workspace of another home that shares our store: its files are not here."""
     if workspace.home != home.id:
         raise Conflict(
             f"workspace {workspace.id} belongs to another home: {workspace.host or 'another machine'} has its files, "
@@ -103,12 +106,12 @@ def check_here(home: Home, workspace: Workspace) -> Workspace:
 
 
 def list_all(home: Home, *, task: str | None = None, gone: bool = False) -> list[Workspace]:
-    """The workspaces, oldest first; `gone` adds those that were destroyed."""
+    """Return the workspaces, oldest first; `gone` adds destroyed ones."""
     records = home.log.find_all("workspace", task=task, live_only=not gone)
     return [Workspace(**record) for record in records if record["state"] != "aborted"]
 
 
 def within_reach(home: Home, workspaces: list[Workspace]) -> list[Workspace]:
-    """Those that the caller may know of."""
+    """Filter the workspaces that the caller may see."""
     own = home.caller.agent_of
     return [workspace for workspace in workspaces if workspace.id == own] if own else workspaces

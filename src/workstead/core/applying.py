@@ -143,8 +143,7 @@ def record_applied(home: Home, store: Store, workspace: Workspace, job: Job, com
 
 
 def _rebase_forks(home: Home, workspace: Workspace, bases: tuple[str, ...], step: Mapping[str, Any]) -> None:
-    """Let forks made between the apply and its undo count again as changes the paths that the undo removed from the
-    origin.
+    """After the undo of an apply, count its paths as changes again in forks made between the two.
 
     Recorded before the undo's own end, so that crash recovery of the undo repeats it.
     """
@@ -163,8 +162,7 @@ def _rebase_forks(home: Home, workspace: Workspace, bases: tuple[str, ...], step
 
 
 def hide_new_folders(home: Home, workspace: Workspace, job: Job) -> None:
-    """Make directories that the agent created and the origin now has opaque, so that the overlay does not merge the
-    two.
+    """Mark directories of the agent that the origin has now as opaque, so that the overlay does not merge the two.
 
     The kernel treats such a directory as the agent's alone and writes no whiteout for a deletion in it: the origin's
     file would show again. The mark is set in the lowest layer that has the directory, because after a fork the agent's
@@ -201,8 +199,7 @@ def mark_lowest(layers: Sequence[Folders], path: str, mark: str) -> None:
 
 
 def _find_done(home: Home, operation_id: str, job: Job) -> tuple[Job, str | None, tuple[str, ...]]:
-    """Finish the job or roll it back; return the job as done, the commit of the branch or "", and the snapshots for
-    undo.
+    """Finish the job or roll it back; return the job as done, the commit of the branch or "", and the roots for undo.
 
     The commit is None if the origin is unchanged.
     """

@@ -69,7 +69,7 @@ def find_live(home: Home, workspace: Workspace, request: Request) -> Approval | 
 
 
 def spend(approval: Approval) -> Value:
-    """Return the event that uses up a grant. It cannot be recorded twice: the second of two attempts gets WrongStatus."""
+    """Return the event that uses up a grant. It can be recorded once: a second attempt gets WrongStatus."""
     return events.ApprovalUsed(**names(approval))
 
 

@@ -29,7 +29,7 @@ def archives_path(home: Home) -> str:
 
 
 def history_path(home: Home, uid: str) -> str:
-    """Return the path of the history that came with an archive: beside the workspace's layers, and deleted with them."""
+    """Return the path of the history of an archive: beside the workspace's layers, and deleted with them."""
     return f"{home.private}/layers/{uid}/history.jsonl"
 
 

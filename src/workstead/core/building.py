@@ -179,7 +179,7 @@ def _stage(
 
 
 def wants_space(home: Home, config: Config) -> bool:
-    """Return whether a workspace with this quota gets a quota image: the larger the quota, the better metering works."""
+    """Return whether a workspace with this quota gets a quota image: metering is accurate enough for large quotas."""
     size, how = config.max_size_mb, home.settings.storage.quota
     if size is None or how == METERING:
         return False

@@ -32,7 +32,7 @@ def diff(
     git_files: bool = False,
     context: int = 3,
 ) -> Diff:
-    """Return the changes in `work/` between two states, each `base`, `now` or a snapshot; with `text`, also as a patch."""
+    """Return the changes in `work/` between two states, each `base`, `now` or a snapshot; `text` adds a patch."""
     from workstead.snapshots.diff import diff as compare
 
     with two_states(home, workspace_id, from_, to) as (old, new, may):

@@ -166,7 +166,7 @@ class _View:
         return not is_ours and any(path[: len(each)] == each for each in self._others)
 
     def _find(self, path: list[str]) -> tuple[Spot, list[str]] | None:
-        """Return the open directory that contains a path, and the rest of the path; None if it is not in the workspace."""
+        """Return the open directory that contains a path, and the rest of the path; None outside the workspace."""
         for mount, spot in self._mounts:
             if path[: len(mount)] == mount:
                 return (spot, path[len(mount) :]) if len(path) > len(mount) else None
@@ -182,9 +182,7 @@ class _View:
 
     @contextmanager
     def _held(self, path: list[str]) -> Iterator[Held | None]:
-        """Open the entry at a path without links; None if it cannot be opened (then a process inside cannot open it
-        either).
-        """
+        """Open the entry at a path without links; None if it cannot be opened, by a process inside either."""
         found = self._find(path)
         try:
             if found is None:

@@ -39,9 +39,7 @@ def locate(home: Home, workspace_id: str, path: str = ".") -> Iterator[Spot]:
 
 
 def _work_elsewhere(home: Home, workspace: Workspace, path: str) -> str | None:
-    """Return the path of `work/` if it is not a directory of the workspace: a folder in place, or another mount
-    namespace.
-    """
+    """Return the path of `work/` if it is outside the workspace: a folder in place, or in another namespace."""
     if workspace.filled.get("mechanism") not in ("none", "rootless-overlay") or path.split("/")[0] != "work":
         return None
     from workstead.system.overlay import layers

@@ -256,14 +256,12 @@ class Home:
             ) from None
 
     def new_id(self) -> str:
-        """Return a fresh id of 16 letters and digits: 52 bits of microseconds, so that ids sort by age, and 28 random
-        bits.
-        """
+        """Return a fresh id of 16 letters and digits: 52 bits of microseconds, so that ids sort by age, 28 random."""
         number = self._tick() << 28 | int.from_bytes(os.urandom(4), "big") >> 4
         return "".join(_ALPHABET[number >> shift & 31] for shift in range(75, -1, -5))
 
     def _tick(self) -> int:
-        """Return the time in microseconds, later than every tick before: ids stay in order when the clock is set back."""
+        """Return the time in microseconds, later than every earlier tick: ids stay in order if the clock goes back."""
         path = f"{self.path}/clock"
         now = time.time_ns() // 1000
         with suppress(OSError):  # a read-only home creates no ids to keep in order

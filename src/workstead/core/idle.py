@@ -136,8 +136,7 @@ def last_use(home: Home, workspace: Workspace, known: dict[str, float]) -> float
 def judge(
     home: Home, workspace: Workspace, rules: Rules, known: dict[str, float], *, is_ours: bool = False
 ) -> tuple[Desk, Verdict]:
-    """Return what is known about the workspace, and the verdict; expensive checks run only if all others allow
-    deletion.
+    """Return what is known about the workspace, and the verdict; expensive checks run last.
 
     `is_ours` says that the caller already holds the workspace's lock.
     """

@@ -1,4 +1,4 @@
-"""Stop and forget virtual machines that are kept between commands."""
+"""Stop and remove virtual machines that are kept between commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LET_GO_SECONDS = 2.0
 
 
 def stop_idle(home: Home, workspace: Workspace) -> None:
-    """End the machines of a workspace in which nothing runs."""
+    """Stop the virtual machines of a workspace without active runs."""
     import os
 
     root = runs.machines_path(home)
@@ -28,14 +28,14 @@ def stop_idle(home: Home, workspace: Workspace) -> None:
 
 
 def forget(home: Home, workspace: Workspace) -> None:
-    """End the machines of a workspace that is going, and remove what they had."""
+    """Stop the virtual machines of a workspace that is being destroyed, and remove their files."""
     from workstead.sandboxes.vm import machines as kept
 
     kept.forget(runs.machines_path(home), workspace.uid)
 
 
 def probe(home: Home) -> tuple[bool, str]:
-    """Whether a machine can be started here, by hardware or emulated, and how."""
+    """Return whether a virtual machine can be started here, and how: with hardware support or emulated."""
     from workstead.sandboxes.vm import driver, guest
 
     asked = runs.machines_of(home, "", "vm")

@@ -1,8 +1,8 @@
-"""Bring back what a power cut or a hand took from a workspace: `.aw/`, or its whole directory.
+"""Repair a workspace that lost files in a power cut or by a user's mistake: `.aw/`, or its whole directory.
 
-`.aw/` is derived: what it says stands in the log. A document that is missing or is no JSON is written anew; one that
-somebody changed is left to a person. A lost directory is looked for where a crash may have left it, else the last
-snapshot is brought back, and what the log knows to be newer is named.
+`.aw/` is derived from the log. A document that is missing or is no valid JSON is written again; one that was edited is
+left for a person to decide. A lost directory is searched for where a crash may have left it; otherwise the last
+snapshot is restored, and newer changes known to the log are reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CHANGES = ("file_written", "file_deleted", "file_moved", "directory_made", "run
 
 
 def mend_metadata(home: Home, workspace: Workspace) -> str:
-    """Write the documents anew that are damaged; says what was done, "" if there is nothing to say."""
+    """Write damaged documents of `.aw/` again; return a description of the repair, "" if there was none."""
     moved = [name for name in DOCUMENTS if _is_of_another_place(workspace, name)]
     if not moved and metadata.digest_of(workspace.path, DOCUMENTS) == workspace.metadata_digest:
         return ""
@@ -44,7 +44,7 @@ def mend_metadata(home: Home, workspace: Workspace) -> str:
         damaged.append("run.json")
     damaged += [name for name in moved if name not in damaged]
     if not damaged and all(_says(workspace, name, wanted[name]) for name in DOCUMENTS):
-        _record(home, workspace)  # it was damaged while a run wrote its own document, and is whole again
+        _record(home, workspace)  # it was damaged while a run wrote its own document, and is complete again
         return ""
     if not damaged:
         return f"nothing: somebody changed it; see {workspace.path}/.aw"
@@ -53,12 +53,12 @@ def mend_metadata(home: Home, workspace: Workspace) -> str:
     for name in damaged:
         metadata.replace(workspace.path, name, wanted[name])
     _record(home, workspace)
-    # Each run writes run.json and leaves it to the disk when: that the last one is missing is no news.
+    # Each run writes run.json without a sync, so a missing run.json of the last run is expected and not reported.
     return f"written anew from the log: {', '.join(damaged)}" if damaged != ["run.json"] or was_link else ""
 
 
 def bring_back(home: Home, workspace: Workspace) -> str:
-    """Find the directory of a workspace, or make it again and restore its last snapshot; says what was done."""
+    """Find the directory of a workspace, or rebuild it from its last snapshot; return a description of the repair."""
     places = (f"{home.private}/trash/{workspace.uid}", home.staging_path(workspace.uid))
     for place in places:
         if os.path.isdir(f"{place}/{metadata.DIRECTORY}"):
@@ -82,9 +82,10 @@ def bring_back(home: Home, workspace: Workspace) -> str:
 
 
 def find_trashed_files(home: Home, workspace: Workspace) -> str:
-    """Move the files of a destroyed workspace to the trash, where undo looks; says what was done, "" if none are left.
+    """Move the files of a destroyed workspace to the trash, where undo looks; return what was done, "" if nothing.
 
-    What stands at its path is its own only if it says so: the id may have been given to another workspace."""
+    Files at its path are moved only if they carry its identity: the id may belong to another workspace by now.
+    """
     for place in (workspace.path, home.staging_path(workspace.uid)):
         if _is_of(place, workspace.uid):
             detach(home, workspace.replace(path=place))
@@ -92,7 +93,7 @@ def find_trashed_files(home: Home, workspace: Workspace) -> str:
             _move(place, workspace.trash_path)
             return f"they were found in {place} and are in the trash"
     if _has_image(home, workspace):
-        make_folders(workspace.trash_path, 0o755)  # where its file system is mounted
+        make_folders(workspace.trash_path, 0o755)  # the mount point of its file system
         sync_names(os.path.dirname(workspace.trash_path))
         return "they are in a file system of its own, which was whole"
     return ""
@@ -106,13 +107,13 @@ def _is_of(path: str, uid: str) -> bool:
 
 
 def _has_image(home: Home, workspace: Workspace) -> bool:
-    """Whether everything that the workspace wrote is in a file system of its own, which is there."""
+    """Return whether the workspace has a quota image, which then contains everything that it wrote."""
     layers = f"{home.private}/layers/{workspace.uid}"
     return has_space(layers) and os.path.isfile(f"{layers}/image")
 
 
 def _mount_image(home: Home, workspace: Workspace, places: tuple[str, ...]) -> str:
-    """Make the directory again on which its file system is mounted: all files are in that, newer than any snapshot."""
+    """Rebuild the mount point of the quota image: the image has all files, newer than any snapshot."""
     found = [place for place in places if os.path.isdir(place)]
     if found:
         _move(found[0], workspace.path)
@@ -140,7 +141,7 @@ def _move(found: str, path: str) -> None:
 
 
 def _build(home: Home, workspace: Workspace) -> bool:
-    """Make the directory as `create` does, empty; True says that `work/` came back whole, from layers of its own."""
+    """Build the directory as `create` does, empty; return True if its own layers brought `work/` back complete."""
     from workstead.system.overlay import layers
     from workstead.system.overlay.stack import stack_of
 
@@ -183,7 +184,7 @@ def _record(home: Home, workspace: Workspace, snapshot: str = "") -> None:
 
 
 def _newer(home: Home, workspace: Workspace, kept: dict[str, Any]) -> str:
-    """What the log knows to have happened in the workspace since."""
+    """Describe the events of the workspace since the snapshot."""
     paths = []
     for event in home.log.read(stream=workspace.task_id, types=_CHANGES):
         data: dict[str, Any] = event.event_data
@@ -197,7 +198,7 @@ def _newer(home: Home, workspace: Workspace, kept: dict[str, Any]) -> str:
 
 
 def _documents(home: Home, workspace: Workspace) -> dict[str, dict[str, Any]]:
-    """What `.aw/` is to say, by the log."""
+    """Return the documents of `.aw/` as the log implies them."""
     stated = {
         "workspace_id": workspace.id,
         "agent_id": workspace.agent_id,
@@ -214,7 +215,7 @@ def _documents(home: Home, workspace: Workspace) -> dict[str, dict[str, Any]]:
 
 
 def _says(workspace: Workspace, name: str, wanted: dict[str, Any]) -> bool:
-    """Whether a document says what the log does; the time in it was taken a moment before the log's."""
+    """Return whether a document agrees with the log; its time was taken a moment before that in the log."""
     import json
 
     found = metadata.read_document(workspace.path, name)
@@ -230,7 +231,7 @@ def _names_run(workspace: Workspace, run_id: str | None) -> bool:
 
 
 def _is_of_another_place(workspace: Workspace, name: str) -> bool:
-    """Whether a document says where the workspace was before its home was moved or copied."""
+    """Return whether a document has the path of the workspace from before its home was moved or copied."""
     import json
 
     document = metadata.read_document(workspace.path, name)

@@ -15,7 +15,7 @@ DOCUMENTS = ("task_spec.json", "workspace_config.json", "context.json", "run.jso
 
 
 def write_metadata(root: str, stated: Mapping[str, Any], config: Config) -> str:
-    """Write `.aw/` and the notes for the agent; gives the digest of `.aw/`."""
+    """Write `.aw/` and the notes for the agent; return the digest of `.aw/`."""
     import time
 
     texts = {"CLAUDE.md": config.claude_md, "AGENTS.md": config.agents_md}
@@ -24,7 +24,7 @@ def write_metadata(root: str, stated: Mapping[str, Any], config: Config) -> str:
 
 
 def documents_of(stated: Mapping[str, Any], config: Config, now: float) -> dict[str, dict[str, Any]]:
-    """What `.aw/` says about a workspace that was made at this time."""
+    """Return the documents of `.aw/` for a workspace created at this time."""
     import time
 
     created_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
@@ -61,10 +61,11 @@ def documents_of(stated: Mapping[str, Any], config: Config, now: float) -> dict[
 
 
 def write_run(workspace: Workspace, run_id: str, prompt: str | None) -> str:
-    """Name the run in `.aw/run.json`, and return the digest of `.aw/` with it.
+    """Write the run to `.aw/run.json`, and return the new digest of `.aw/`.
 
-    "" if a document is not what was written: a new digest would hide that from `aw verify`. A run.json that a power cut
-    took is no news."""
+    Return "" if a document is damaged: a new digest would hide that from `aw verify`. A run.json lost in a power cut is
+    expected and does not count.
+    """
     import time
 
     was_whole = metadata.digest_of(workspace.path, DOCUMENTS) == workspace.metadata_digest
@@ -74,7 +75,7 @@ def write_run(workspace: Workspace, run_id: str, prompt: str | None) -> str:
 
 
 def run_document(workspace: Workspace, run_id: str, prompt: str | None, now: float) -> dict[str, Any]:
-    """What `.aw/run.json` says when a run begins."""
+    """Return the content of `.aw/run.json` for a run that begins."""
     config = parse_config(workspace.config)
     return {
         "run_id": run_id,

@@ -1,4 +1,4 @@
-"""Attach and detach the mounts of a workspace."""
+"""Mount and unmount the overlays and quota image of a workspace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def place_of(home: Home, uid: str, root: str) -> Place:
-    """What a source needs to know about where it builds."""
+    """Return the paths that a source needs to build or mount a workspace."""
     owner = home.settings.sandbox.uid
     return Place(
         uid=uid,
@@ -32,20 +32,20 @@ def place_of(home: Home, uid: str, root: str) -> Place:
 
 
 def detach(home: Home, workspace: Workspace) -> None:
-    """Take the workspace's mounts away before its directory moves."""
+    """Unmount everything of the workspace before its directory moves."""
     if workspace.filled:
         sources.detach(*filled_in(home, workspace))
 
 
 def attach(home: Home, workspace: Workspace) -> None:
-    """Make the workspace's mounts again, if it has any and they are gone."""
+    """Mount everything of the workspace again, if it has mounts and they are gone."""
     check_there(workspace)
     if workspace.filled:
         sources.attach(*filled_in(home, workspace))
 
 
 def check_there(workspace: Workspace) -> None:
-    """Refuse a workspace whose directory is gone, by somebody's hand or by a damaged disk."""
+    """Refuse a workspace whose directory is gone, deleted by hand or lost on a damaged disk."""
     if workspace.state == "ready" and not os.path.isdir(workspace.path):
         raise FilesystemError(
             f"the directory of workspace {workspace.id} is gone: {workspace.path}",
@@ -54,26 +54,26 @@ def check_there(workspace: Workspace) -> None:
 
 
 def refresh(home: Home, workspace: Workspace) -> None:
-    """Mount it anew if its folder changed so that it hides files of its own; nobody may be at work in it."""
+    """Remount the overlay if its folder changed so that files are hidden; no process may be using it."""
     if workspace.filled:
         sources.refresh(*filled_in(home, workspace))
 
 
 def filled_in(home: Home, workspace: Workspace) -> tuple[Filled, Place]:
-    """What its source made of the workspace, and where it is: for mounting and unmounting, which a copy must not do."""
+    """Return the source's result and the paths of the workspace, for mounting, which a copied home must not do."""
     home.check_place()
     fields: dict[str, Any] = workspace.filled
     return Filled(**fields), place_of(home, workspace.uid, workspace.path)
 
 
 def record_layers(home: Home, workspace: Workspace) -> None:
-    """Record that a fork which did not come to its end has turned plain files into a layer.
+    """Record that an interrupted fork has turned plain files into a layer.
 
-    Verbs look at the record for where `work/` is: for an ordinary user a mounted one is in another namespace, and its
-    directory on the host is empty.
+    Verbs read from the record where `work/` is: for an ordinary user a mounted one is in another mount namespace, and
+    its directory on the host is empty.
     """
     filled, place = filled_in(home, workspace)
     now = layers.settled(filled, place)
     if now != filled:
-        layers.make_work(place)  # the files are in the layer, and this is where it is mounted
+        layers.make_work(place)  # the files are in the layer; this is its mount point
         home.record(workspace.task_id, WorkspaceRelayered(**workspace.names(), filled=now.as_dict()))

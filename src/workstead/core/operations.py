@@ -1,10 +1,10 @@
-"""Accept a call, so that it is done once whatever happens to whoever does it.
+"""Detached operations: accept a call so that it is executed once, even if the process that executes it dies.
 
-    call_accepted → what was asked for, each event with the call as its cause → call_completed
+    call_accepted → the events of the verb, each with the call as its cause → call_completed
 
-A caller who repeats a key finds the call that has it. One whose doer died is taken up by the next who asks, or by a
-server that starts: the events that name the call as their cause say what was done already. `workstead.calls` knows how
-each verb is done and found again; here is only what the log has to do with it.
+A retry with the same idempotency key finds the accepted call. A call whose process died is resumed by the next caller
+who asks, or by a starting server: the events with the call as their cause show what was already done.
+`workstead.calls` knows how to execute each verb and find its effects; this module has only the part of the log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from workstead.model.event import Event
 
 WAIT_SECONDS = 60.0
-STREAM = ""  # that no task can have: what happens in a task is told without the way it was asked for
+STREAM = ""  # a name that no task can have, so that the stream of a task does not show how its events were requested
 
 
 def accept_call(
@@ -41,9 +41,12 @@ def accept_call(
     arguments: Mapping[str, Any] | None = None,
     detached: bool = False,
 ) -> tuple[Call, bool]:
-    """Write a call down, or find the one that has its key, and say whether it is new; KeyReused if another has it."""
+    """Record a call, or find the one with the same key; return it and whether it is new.
+
+    Raises KeyReused if the key belongs to a different request.
+    """
     if arguments and isinstance(arguments.get("source"), str):
-        parse_source(arguments["source"])  # what is no source, or holds a password, is not written down
+        parse_source(arguments["source"])  # reject an invalid source, or one with a password, before it is recorded
     call_id = f"call-{home.new_id()}"
     fact = CallAccepted(
         call_id=call_id,
@@ -70,7 +73,7 @@ def accept_call(
 
 
 def get_call(home: Home, call_id: str) -> Call:
-    """The call of this id, or OperationNotFound."""
+    """Return the call of this id, or raise OperationNotFound."""
     record = home.log.get("call", call_id)
     if record is None:
         raise OperationNotFound(f"there is no operation {call_id}", hint="aw ops lists what was done")
@@ -79,29 +82,29 @@ def get_call(home: Home, call_id: str) -> Call:
 
 @contextmanager
 def hold_call(home: Home, call_id: str) -> Iterator[Call]:
-    """Be the only one who does the call; gives it as it is then."""
+    """Lock the call for execution; yield its current record."""
     with home.hold(call_id, wait_seconds=WAIT_SECONDS):
         yield get_call(home, call_id)
 
 
 def effects_of(home: Home, call: Call) -> list[Event]:
-    """What the call has caused so far."""
+    """Return the events that the call has caused so far."""
     later = home.log.read(after=call.position)
     return [event for event in later if event.metadata.get("causation_id") == call.call_id]
 
 
 def end_call(home: Home, call: Call, *, answer: object = None, error: dict[str, object] | None = None) -> Call:
-    """Write down how it ended."""
+    """Record the answer or the error of the call."""
     ended = CallFailed(call_id=call.call_id, error=error) if error else None
     home.record(STREAM, ended or CallCompleted(call_id=call.call_id, answer=answer))
     return get_call(home, call.call_id)
 
 
-# -- while nobody waits ------------------------------------------------------------------------------------------------
+# -- detached calls ----------------------------------------------------------------------------------------------------
 
 
 def start_call(home: Home, call_id: str) -> None:
-    """Let a process of its own do the call; it outlives us."""
+    """Start a separate process that executes the call and outlives this one."""
     import threading
 
     from workstead.system.process import background, crash_log, spawn
@@ -120,7 +123,7 @@ def start_call(home: Home, call_id: str) -> None:
 
 
 def record_start(home: Home, call: Call) -> None:
-    """Write down that this process does the call."""
+    """Record that this process executes the call."""
     from workstead.system.process import spawn
 
     fact = CallStarted(call_id=call.call_id, pid=os.getpid(), start_time=spawn.read_start_time(os.getpid()) or 0)
@@ -128,9 +131,9 @@ def record_start(home: Home, call: Call) -> None:
 
 
 def cancel_call(home: Home, call_id: str) -> Call:
-    """End a call that a process of its own does; what it had begun is undone, or finished, as after a crash.
+    """Cancel a detached call; as after a crash, interrupted steps are rolled back or finished.
 
-    Conflict if it has ended, or cannot be stopped because somebody waits for it.
+    Raises Conflict if it has ended, or if it is not detached.
     """
     from workstead.core.recovery import settle
 
@@ -160,17 +163,17 @@ def _kill(home: Home, call_id: str) -> None:
                 with suppress(ProcessLookupError):
                     os.killpg(call.pid, spawn.SIGKILL)
             return
-        time.sleep(0.01)  # it has been started, and has not said who it is
+        time.sleep(0.01)  # the process was started and has not recorded its pid yet
 
 
 def _is_done(home: Home, call: Call) -> bool:
-    """Whether all was done before it could be stopped; its answer is then found by whoever asks next."""
+    """Return whether the call was complete before it could be stopped; the next caller then finds its answer."""
     types = {event.event_type for event in effects_of(home, call)}
     return bool(types & {"workspace_created", "changes_applied", "snapshot_restored", "workspace_archived"})
 
 
 def left_calls(home: Home) -> list[Call]:
-    """The calls of this home that nobody waits for and nobody does any more."""
+    """Return the detached calls of this home that no process executes any more."""
     found = []
     for record in home.log.find_all("call", live_only=True):
         call = Call(**record)

@@ -1,8 +1,8 @@
-"""The conflict radar: workspaces of one origin that changed the same paths, before their changes meet there.
+"""The conflict radar: find workspaces of one origin that changed the same paths, before both apply them.
 
-A path counts when both workspaces differ in it from their bases, by content, and from each other: forks that still
-hold what their parent changed are no conflict. Looking compares all workspaces of an origin as they are now; after a
-run, a snapshot or what a watcher saw, `notice` does the same for one of them and writes down what is new.
+A path counts when it differs, by content, from the base in both workspaces, and between them: forks that still have
+their parent's changes are no conflict. `overlaps` compares all workspaces of an origin as they are now; after a run, a
+snapshot or a watched change, `notice` does the same for one workspace and records new overlaps.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from workstead.snapshots.entries import Entry
     from workstead.snapshots.trees import Tree
 
-    Changed = dict[str, object]  # path -> what is there now, as far as it takes to tell two apart
+    Changed = dict[str, object]  # path -> enough of the content to tell two versions apart
 
-# What names the origin, for each kind of source that changes can be given back to.
+# The field that identifies the origin, for each kind of source that changes can be applied to.
 _ORIGINS = {"overlay": "path", "worktree": "path", "clone": "url"}
 
 
 def overlaps(home: Home, workspace_id: str | None = None) -> list[Overlap]:
-    """The pairs of workspaces that changed the same paths, as they are now; of one workspace, or of all."""
+    """Return the pairs of workspaces that changed the same paths, as they are now; of one workspace, or of all."""
     mine = lookup.get(home, workspace_id) if workspace_id is not None else None
     found: list[Overlap] = []
     for origin, group in _groups(home, mine).items():
@@ -44,10 +44,10 @@ def overlaps(home: Home, workspace_id: str | None = None) -> list[Overlap]:
 
 
 def notice(home: Home, uid: str, *, within: Sequence[str] | None = None) -> list[Overlap]:
-    """Write down which workspaces have changed the same paths as this one, if it was not said before.
+    """Record the workspaces that have changed the same paths as this one, unless already recorded.
 
-    `within` are public paths that changed just now: others of the workspace are not looked at. Never raises: the run
-    or snapshot that it comes after is whole without it.
+    `within` are public paths that changed just now: other paths are not compared. Never raises: the run or snapshot
+    before it is complete without it.
     """
     try:
         workspace = lookup.by_uid(home, uid)
@@ -90,10 +90,10 @@ def _notice(
 
 
 def _groups(home: Home, mine: Workspace | None) -> dict[str, list[Workspace]]:
-    """The standing workspaces of each origin that has several; only of the one that a workspace is of."""
+    """Group the existing workspaces by origin, if it has several; with `mine`, only its own origin."""
     groups: dict[str, list[Workspace]] = {}
     wanted = _origin(mine) if mine else None
-    if mine and not wanted:  # nobody shares an origin with it: all others need not be read
+    if mine and not wanted:  # no workspace shares its origin, so the others need not be read
         return {}
     for workspace in lookup.list_all(home):
         origin = _origin(workspace)
@@ -118,7 +118,7 @@ def _inside_work(home: Home, workspace: Workspace, public_paths: Sequence[str] |
 
 
 def _changed(home: Home, workspace: Workspace, paths: Sequence[str] | None = None) -> Changed:
-    """The paths in `work/` that differ from the base, by content, and what is there now."""
+    """Return the paths in `work/` that differ from the base by content, with their present content."""
     from workstead.core.changes import state
     from workstead.core.snapshots import BASE, NOW
     from workstead.core.states import open_store

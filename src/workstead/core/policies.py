@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def amend(home: Home, workspace: Workspace, change: Callable[[Policy], Policy], reason: str) -> Policy:
-    """Make another policy of the present one, while nobody else does."""
+    """Replace the policy by a function of the present one, under a lock."""
     refuse_agents(home, "to change a policy")
     with home.hold(workspace.id):
         wanted = change(lookup.policy_of(lookup.by_uid(home, workspace.uid)))

@@ -1,8 +1,8 @@
-"""What a request would do, as text for whoever decides: a diff, a list of names, a command.
+"""Previews of requests for approval, as text for the person who decides: a diff, a list of names, a command.
 
-A preview is whole if it shows everything that the request would bring: no content left out because it is binary or too
-large, nothing cut at the end. `approve` grants a request whose preview is whole; for any other it has to be told, by
-`unseen`, that the person knows. That rule stands there alone, and holds for every door.
+A preview is whole if it shows everything that the request would change: no content is omitted as binary or too large,
+nothing is truncated. `approve` grants a request whose preview is whole; for any other the caller has to confirm with
+`unseen` that the person knows. That rule is implemented only there, and holds for every door.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from workstead.system.files.resolved_entry import Held
 
 MAX_TEXT_BYTES = 8 << 20  # of each side: comparing more takes too long
-MAX_LINES = 10_000  # what a page still draws, and more than a person reads
+MAX_LINES = 10_000  # more than a person reads, and still drawn by a browser
 MAX_BYTES = 1 << 20
 NOTHING = "nothing"
-_MAX_COUNTED_BYTES = 64 << 20  # how far lines are counted that are not kept
+_MAX_COUNTED_BYTES = 64 << 20  # limit up to which truncated lines are still counted
 
 
 class Preview(Value):
-    """What is kept of a preview."""
+    """The stored part of a preview."""
 
     text: bytes
     whole: bool
-    lines: int  # that there are, kept or not
+    lines: int  # number of all lines, stored or not
 
 
 class Unseen(bytes):
-    """A piece of a preview in the place of content that it does not show."""
+    """A placeholder in a preview for content that is not shown."""
 
     __slots__ = ()
 
 
 def collect(pieces: Iterable[bytes]) -> Preview:
-    """As much of a preview as a person can be shown, and whether that is all of it."""
+    """Collect the preview up to the size limits, and whether that is all of it."""
     kept = bytearray()
     whole = True
     size = lines = 0
@@ -65,7 +65,7 @@ def collect(pieces: Iterable[bytes]) -> Preview:
 def of_file(
     request: Request, held: Held, to: Held | None, content: Callable[[], bytes | None] | None
 ) -> Iterator[bytes]:
-    """What a change to one file or directory would do."""
+    """Preview a change of one file or directory."""
     if request.operation == "move":
         yield f"move {printable(request.path)}\n  to {printable(request.to)}\n".encode()
         if to is not None and to.exists():
@@ -85,7 +85,7 @@ def of_file(
 
 
 def of_states(old: Tree, new: Tree, *, under: str = "work", paths: Sequence[str] | None = None) -> Iterator[bytes]:
-    """A patch from one state to another, with what a patch has no words for: binary content, directories, modes."""
+    """Yield a patch between two states, and what a patch cannot express: binary content, directories, modes."""
     from workstead.snapshots.diff import find_pairs
     from workstead.snapshots.patch import describe
 
@@ -103,7 +103,7 @@ def of_states(old: Tree, new: Tree, *, under: str = "work", paths: Sequence[str]
         if not lines or (change.old_mode and change.new_mode and change.old_mode != change.new_mode):
             modes = f"{change.old_mode:04o} -> {change.new_mode:04o}"
             yield f"{change.status} {change.kind} {name}, mode {modes}\n".encode()
-    if in_git and not under:  # what is given back to an origin leaves .git alone
+    if in_git and not under:  # apply leaves .git of an origin alone
         yield Unseen(f"{in_git} changes inside .git are not shown\n".encode())
 
 
@@ -122,7 +122,7 @@ def _going(path: str, held: Held) -> Iterator[bytes]:
 
 
 def _difference(path: str, held: Held, after: bytes | None, becomes: str) -> Iterator[bytes]:
-    """A unified diff of what is there and what shall be, or sizes and digests where that is no text."""
+    """Yield a unified diff of the present and the new content, or sizes and digests for binary content."""
     found = held.stat()
     before = held.content(MAX_TEXT_BYTES + 1) if found is not None else b""
     if before is None or after is None or any(len(each) > MAX_TEXT_BYTES or b"\0" in each for each in (before, after)):

@@ -1,15 +1,15 @@
-"""How much a workspace may take, and how much it does: what it added itself, never what it shares.
+"""The quota of a workspace and its usage: only what the workspace added itself, never what it shares.
 
-Exclusive is the upper layer of a view, or all of `work/` where nothing is shared, and whatever is beside it.
+Counted are the upper layer of an overlay, or all of `work/` where nothing is shared, and every file beside `work/`.
 
-A write through us is refused before anything changes. To know what a workspace takes without walking through it, a
-small file counts along:
+A write through us that exceeds the quota is refused before anything changes. To avoid a walk through the workspace for
+each write, a small file holds a counter:
 
-    HOME/quota/UID    the count, never less than the truth
+    HOME/quota/UID    the count, an upper bound of the real usage
 
-Growth is counted before it happens, and a little too high where the exact number would cost a walk; what shrinks is not
-counted. So what is admitted is admitted rightly, and before a refusal the workspace is measured, unless nothing has
-changed since it just was. A count of another boot, or from before a run, a restore or a fork, is none.
+Growth is counted before it happens, and rounded up where the exact number would cost a walk; shrinking is not counted.
+So an admitted write is always within the quota, and before a refusal the workspace is measured, unless nothing has
+changed since the last one. A counter from another boot, or older than the last run, restore or fork, is invalid.
 """
 
 from __future__ import annotations
@@ -42,46 +42,46 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 GIB = 1 << 30
 BLOCK = 4096
-RECORD_BYTES = 512  # of every count, so that one write replaces it
+RECORD_BYTES = 512  # fixed size of a count, so that one write replaces it
 WARN_SHARE = 0.8
-_OURS = ("work", "output", "tmp")  # are there from the beginning, and do not count themselves
+_OURS = ("work", "output", "tmp")  # exist from the beginning, and are not counted themselves
 _VIEWS = ("overlay", "rootless-overlay", "none")  # mechanisms whose `work/` is not the workspace's own
 
 
 class Allowance(Value):
-    """What a workspace may take; None is no limit."""
+    """The limits of a workspace; None is no limit."""
 
     bytes: int | None = None
-    files: int | None = None  # and directories
+    files: int | None = None  # includes directories
     file_bytes: int | None = None
     task_bytes: int | None = None
     total_bytes: int | None = None
 
     @property
     def is_shared(self) -> bool:
-        """Whether other workspaces count too."""
+        """Return whether the usage of other workspaces counts too."""
         return self.task_bytes is not None or self.total_bytes is not None
 
 
 class Count(Value):
-    """What a workspace takes at most."""
+    """An upper bound of a workspace's usage."""
 
     bytes: int
     files: int
-    is_measured: bool = True  # and nothing was done through us since
+    is_measured: bool = True  # measured, and no write through us since
     measured_at: float = 0.0
-    measured_seconds: float = 0.0  # how long it took
-    warned: list[str] = []  # limits over which a warning was written down, once for each time that they are crossed
+    measured_seconds: float = 0.0  # duration of the measurement
+    warned: list[str] = []  # limits with a recorded warning: one for each time that a limit is crossed
     exceeded: list[str] = []
-    of: str = ""  # the boot and the last lifecycle event that it belongs to
+    of: str = ""  # the boot and the last lifecycle event that the count is valid for
 
     def is_sure(self) -> bool:
-        """Whether to measure again would be a waste: what others were writing then may be elsewhere now."""
+        """Return whether the count is exact, so that measuring again is useless (no process was writing during it)."""
         return self.is_measured and 0 <= time.time() - self.measured_at < 10 * self.measured_seconds
 
 
 def allowance(home: Home, workspace: Workspace) -> Allowance:
-    """What the workspace's configuration and the settings allow it."""
+    """Return the limits of the workspace from its configuration and the settings."""
     config, filled, wanted = workspace.config, workspace.filled, home.settings.workspaces
 
     def limit(key: str, unit: int, began: str = "") -> int | None:
@@ -106,7 +106,7 @@ def allowance(home: Home, workspace: Workspace) -> Allowance:
 
 
 def layers_of(home: Home, workspace: Workspace) -> str:
-    """The directory of the workspace's layers, and of its space if it has one."""
+    """Return the directory of the workspace's layers, and of its quota image if it has one."""
     return f"{home.private}/layers/{workspace.uid}"
 
 
@@ -119,13 +119,13 @@ def _uppers(home: Home, workspace: Workspace) -> list[str]:
 
 
 def exclusive(home: Home, workspace: Workspace) -> Measured:
-    """What the workspace takes, measured now; costs as much as it has added, whatever it shares."""
+    """Measure the workspace's own usage now; the cost grows with what it added, not with what it shares."""
     root = workspace.trash_path if workspace.state == "destroyed" else workspace.path
     layers = layers_of(home, workspace)
     if has_space(layers):
         from workstead.system.overlay import quota_image
 
-        if not quota_image.is_attached(layers, root):  # nobody sees how many files there are
+        if not quota_image.is_attached(layers, root):  # not mounted, so its number of files is unknown
             return Measured(bytes=quota_image.taken(layers), files=0)
     try:
         names = os.listdir(root)
@@ -133,12 +133,12 @@ def exclusive(home: Home, workspace: Workspace) -> Measured:
         names = []
     is_view = workspace.filled.get("mechanism") in _VIEWS
     own = [f"{root}/{name}" for name in _OURS if name != "work" or not is_view]
-    more = [f"{root}/{name}" for name in names if name not in (*_OURS, ".aw")]  # whatever the agent put beside them
+    more = [f"{root}/{name}" for name in names if name not in (*_OURS, ".aw")]  # other entries that the agent created
     return measure(*own, *(_uppers(home, workspace) if is_view else ()), also=more)
 
 
 def present(home: Home, workspace: Workspace) -> Measured:
-    """What the workspace takes now, with the nameless files that its runs hold open."""
+    """Measure the workspace's present usage, including unlinked files that its runs hold open."""
     found = exclusive(home, workspace)
     runs = lookup.active_runs(home, workspace)
     if not runs:
@@ -153,9 +153,10 @@ def present(home: Home, workspace: Workspace) -> Measured:
 
 
 def run_allowance(home: Home, workspace: Workspace) -> tuple[Allowance, str]:
-    """What a run may make the workspace take in all, and which limit on its size that is.
+    """Return the limits for the workspace during a run, and the name of its tightest size limit.
 
-    What the other workspaces have is looked at when the run starts."""
+    The usage of other workspaces is read when the run starts.
+    """
     allowed = allowance(home, workspace)
     bounds = [(allowed.bytes, "size")]
     if allowed.task_bytes is not None:
@@ -166,7 +167,7 @@ def run_allowance(home: Home, workspace: Workspace) -> tuple[Allowance, str]:
     return allowed.replace(bytes=tightest), name
 
 
-# -- the count ---------------------------------------------------------------------------------------------------------
+# -- the counter -------------------------------------------------------------------------------------------------------
 
 
 def _path(home: Home, uid: str) -> str:
@@ -180,20 +181,20 @@ def _belongs_to(workspace: Workspace) -> str:
 
 
 def find_count(home: Home, workspace: Workspace) -> Count | None:
-    """What was counted, if it still holds."""
+    """Return the count, if it is still valid."""
     try:
         descriptor = os.open(_path(home, workspace.uid), os.O_RDONLY | os.O_CLOEXEC)
         try:
             count = Count(**json.loads(os.read(descriptor, 8 * RECORD_BYTES)))
         finally:
             os.close(descriptor)
-    except (FileNotFoundError, ValueError, TypeError):  # a torn one is none
+    except (FileNotFoundError, ValueError, TypeError):  # a torn write is no count
         return None
     return count if count.of == _belongs_to(workspace) else None
 
 
 def write_count(home: Home, workspace: Workspace, count: Count) -> None:
-    """Remember the count; whoever is killed meanwhile leaves none."""
+    """Write the count; a process killed meanwhile leaves an invalid one."""
     path = _path(home, workspace.uid)
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC  # never truncated: ext4 would wait for the disk
     try:
@@ -208,7 +209,7 @@ def write_count(home: Home, workspace: Workspace, count: Count) -> None:
 
 
 def forget_count(home: Home, uid: str) -> None:
-    """Something changes the workspace without counting: the next who wants to know measures."""
+    """Invalidate the count, because a change is not counted: the next reader measures."""
     try:
         os.unlink(_path(home, uid))
     except FileNotFoundError:
@@ -216,7 +217,7 @@ def forget_count(home: Home, uid: str) -> None:
 
 
 def measured_count(home: Home, workspace: Workspace, before: Count | None = None) -> Count:
-    """A count that is exact; a limit that it is under again may be warned of again."""
+    """Return an exact count; limits that are no longer exceeded can be warned of again."""
     began = time.time()
     found = present(home, workspace)
     now = time.time()
@@ -241,7 +242,7 @@ def measured_count(home: Home, workspace: Workspace, before: Count | None = None
 def _uses(
     home: Home, workspace: Workspace, allowed: Allowance, count: Count, more_bytes: int, more_files: int
 ) -> Iterator[tuple[str, int, int]]:
-    """(limit, used, allowed) for each limit that there is, with what is to come."""
+    """Yield (limit, used, allowed) for each limit, including the planned growth."""
     if allowed.bytes is not None:
         yield "size", count.bytes + more_bytes, allowed.bytes
     if allowed.files is not None:
@@ -253,7 +254,7 @@ def _uses(
 
 
 def _others(home: Home, workspace: Workspace, task: str | None) -> int:
-    """What the other workspaces take, by their counts."""
+    """Return the usage of the other workspaces, by their counts."""
     total = 0
     for other in lookup.list_all(home, task=task):
         if other.uid != workspace.uid and other.home == home.id:
@@ -265,11 +266,11 @@ def _others(home: Home, workspace: Workspace, task: str | None) -> int:
     return total
 
 
-# -- a change ----------------------------------------------------------------------------------------------------------
+# -- admission of one change -------------------------------------------------------------------------------------------
 
 
 class Room:
-    """What room a workspace has for one change to one path, through us."""
+    """The quota that is left for one change to one path, through us."""
 
     def __init__(self, home: Home, workspace: Workspace, path: str) -> None:
         self._home = home
@@ -278,11 +279,11 @@ class Room:
         self._allowed = allowance(home, workspace)
         self._is_elsewhere = workspace.filled.get("mechanism") == "none" and path.split("/")[0] == "work"
         limits = (self._allowed.bytes, self._allowed.files, self._allowed.task_bytes, self._allowed.total_bytes)
-        # A folder that is used in place is its owner's, and not ours to limit.
+        # A folder used in place belongs to its owner and is not limited.
         self._is_open = self._is_elsewhere or all(limit is None for limit in limits)
-        self._staged = (0, 0)  # bytes and files that lie there under another name already
-        self._held = ExitStack()  # the count, from when a change is admitted until it is made
-        self._root: Root | None = None  # where the path is looked up as the workspace's own
+        self._staged = (0, 0)  # bytes and files already on the disk under a temporary name
+        self._held = ExitStack()  # the lock of the counter, from the admission of a change until it is made
+        self._root: Root | None = None  # for lookups of the path among the workspace's own files
 
     def __enter__(self) -> Self:
         return self
@@ -292,7 +293,7 @@ class Room:
         if self._root is not None:
             self._root.close()
         if isinstance(error, DiskFull) and has_space(layers_of(self._home, self._workspace)):
-            # The workspace's own file system is full, which needs some room for itself.
+            # The workspace's quota image is full, because its file system needs some space for itself.
             self._held = ExitStack()
             with self._alone():
                 count = self._measure(self._count())
@@ -300,8 +301,10 @@ class Room:
 
     @contextmanager
     def limiting(self, limit: int, *, size: int | None, append: bool = False) -> Iterator[int]:
-        """How large the file may become: content of a known size is refused before any of it is written, and what
-        comes piece by piece where the room ends."""
+        """Yield the maximum size of the file.
+
+        Content of a known size is refused before any of it is written; a stream is refused where the quota ends.
+        """
         if size is not None:
             self._check_size(size + self._size_now() if append else size)
             yield limit
@@ -311,7 +314,7 @@ class Room:
             yield most
         except QuotaExceeded as error:
             if error.details.get("limit") == "max_bytes" and most < limit:
-                self._check_size(most + 1)  # now it is known that the pieces are too many
+                self._check_size(most + 1)  # the stream is now known to be too long
             raise
 
     def _check_size(self, size: int) -> None:
@@ -320,7 +323,7 @@ class Room:
             return
         growth = max(0, _blocks(size) - self._own_bytes())
         if not self._allowed.is_shared:
-            # Without the lock: a refusal is decided with it, and so is what is written, before it takes its name.
+            # Without the lock: both the refusal and the final rename are decided with the lock held.
             count = find_count(self._home, self._workspace)
             if count is not None and self._over(count, growth, 0) is None:
                 return
@@ -343,9 +346,9 @@ class Room:
         return found.st_size if found else 0
 
     def admit_file(self, size: int, *, is_new: bool, is_staged: bool) -> None:
-        """Count a file that is about to take its name, or raise QuotaExceeded.
+        """Count a file before it is renamed into place, or raise QuotaExceeded.
 
-        A staged one has a temporary name already, so that a measurement finds it.
+        A staged file has a temporary name already, so that a measurement includes it.
         """
         self._check_file(size)
         if not self._is_open:
@@ -355,13 +358,13 @@ class Room:
             self._admit(growth, missing + is_new)
 
     def admit_directory(self) -> None:
-        """Count a directory with its parents before it is made."""
+        """Count a directory with its missing parents before it is created."""
         if not self._is_open:
             missing = self._missing_directories() + 1
             self._admit(missing * BLOCK, missing)
 
     def admit_move(self, root: Root, path: str) -> None:
-        """Count what a view copies when something that it shares gets another name; what is its own only moves."""
+        """Count what an overlay copies up when a shared entry is renamed; the workspace's own files only move."""
         if self._is_open or self._is_own():
             return
         raw = root.check(path)
@@ -374,25 +377,25 @@ class Room:
         self._admit(found.bytes + _blocks(here.st_size) + BLOCK, found.inodes + 2)
 
     def admit_deletion(self) -> None:
-        """Deleting always works; where a view hides what it shares, a mark takes a name."""
+        """Count a deletion, which is never refused: in an overlay, the whiteout of a shared file takes an inode."""
         if not self._is_open:
             with self._alone():
                 count = self._count()
                 write_count(self._home, self._workspace, count.replace(files=count.files + 1, is_measured=False))
 
-    # -- behind it --
+    # -- locks and counting --
 
     def _alone(self) -> AbstractContextManager[None]:
-        """Nobody else counts meanwhile: also a first look writes the count down."""
+        """Lock the counter exclusively; the first reader also writes it."""
         key = "" if self._allowed.is_shared else f" {self._workspace.uid}"
         return self._home.hold(f"quota{key}")
 
     def _changing(self, *, shared: bool) -> AbstractContextManager[None]:
-        """Between its admission and the change of a name: shared by changes, and excluded by a measurement."""
+        """Lock between the admission and the rename: shared by changes, excluded by a measurement."""
         return self._home.hold(f"quota {self._workspace.uid} changing", shared=shared)
 
     def _measured(self, before: Count | None) -> Count:
-        # Where workspaces have a limit together, whoever changes something keeps the lock of the count: we have it now.
+        # With a common limit of several workspaces, a change keeps the counter's lock, so it is held already.
         with nullcontext() if self._allowed.is_shared else self._changing(shared=False):
             return measured_count(self._home, self._workspace, before)
 
@@ -405,7 +408,7 @@ class Room:
 
     def _measure(self, count: Count) -> Count:
         found = self._measured(count)
-        size, files = self._staged  # is in what was measured, and in what is to come
+        size, files = self._staged  # included both in the measurement and in the planned growth
         found = found.replace(bytes=max(0, found.bytes - size), files=max(0, found.files - files))
         write_count(self._home, self._workspace, found)
         return found
@@ -426,7 +429,8 @@ class Room:
                     bytes=max(0, count.bytes + more_bytes), files=count.files + more_files, is_measured=False
                 )
                 write_count(self._home, self._workspace, count)
-                # A name that changes while somebody measures may be seen nowhere: nobody does until it has changed.
+                # A rename during a measurement can hide a file from it, so no measurement may run until the rename is
+                # done.
                 if self._allowed.is_shared:
                     self._held = hold.pop_all()
                 else:
@@ -436,7 +440,7 @@ class Room:
         return _uses(self._home, self._workspace, self._allowed, count, more_bytes, more_files)
 
     def _over(self, count: Count, more_bytes: int, more_files: int) -> tuple[str, int, int] | None:
-        """The first limit that this would go over. What does not grow is no trouble, also where there is too much."""
+        """Return the first limit that this would exceed; a change that does not grow is always admitted."""
         for name, used, allowed in self._uses(count, more_bytes, more_files):
             if used > allowed and (more_files if name == "files" else more_bytes) > 0:
                 return name, used, allowed
@@ -471,10 +475,10 @@ class Room:
                 details={"limit": "file", "used": size, "allowed": most},
             )
 
-    # -- what is the workspace's own already --
+    # -- the workspace's own files --
 
     def _own(self, path: str) -> os.stat_result | None:
-        """What the workspace itself has at a path, a link as itself: None is nothing that is sure."""
+        """Return the stat of the workspace's own entry at a path, not following links; None if that is uncertain."""
         from workstead.errors import WorksteadError
 
         top, rest = self._workspace.path, path
@@ -500,15 +504,15 @@ class Room:
         if self._workspace.filled.get("mechanism") not in _VIEWS or self._path.split("/")[0] != "work":
             return True
         found = self._own(self._path)
-        return found is not None and not S_ISDIR(found.st_mode)  # of a directory, some may be shared
+        return found is not None and not S_ISDIR(found.st_mode)  # a directory may have shared entries
 
     def _own_bytes(self) -> int:
-        """What comes free when the file is replaced."""
+        """Return the bytes that are freed when the file is replaced."""
         found = self._own(self._path)
         return found.st_blocks * 512 if found and S_ISREG(found.st_mode) and found.st_nlink == 1 else 0
 
     def _missing_directories(self) -> int:
-        """How many directories above the path are not the workspace's own yet."""
+        """Return how many parent directories of the path are not the workspace's own yet."""
         parts = self._path.rstrip("/").split("/")[:-1]
         for depth in range(len(parts), 0, -1):
             if self._own("/".join(parts[:depth])) is not None:
@@ -519,7 +523,7 @@ class Room:
 def refusal(
     workspace: Workspace, name: str, used: int, allowed: int, *, more: int = 0, path: str = ""
 ) -> QuotaExceeded:
-    """The error for a limit that something would go over."""
+    """Build the error for an exceeded limit."""
     whose = {"task": f"task {workspace.task_id}", "total": "all workspaces together"}.get(
         name, f"workspace {workspace.id}"
     )

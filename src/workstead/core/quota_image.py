@@ -1,4 +1,4 @@
-"""Build a workspace in a space of limited size, where root can make one, so that the kernel holds it to its limit."""
+"""Build a workspace in a quota image, where root can mount one, so that the kernel enforces its limit."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 
 def enter(home: Home, place: Place, config: Config) -> tuple[Place, list[str]]:
-    """Where to build it: in a space of its own, or where it was to be, with a note that says why.
+    """Return where to build the workspace: in a quota image, or in the original place with notes that say why.
 
-    Unavailable if the settings allow nothing but a space. The building site itself is where the space will be seen."""
+    Raises Unavailable if the settings require a quota image. The staging directory is the mount point of the image.
+    """
     try:
         if os.geteuid() != 0 or home.settings.storage.mechanism not in ("auto", "overlay"):
             raise OSError(errno.EPERM, "it takes root, and views by overlay")
@@ -40,7 +41,7 @@ def enter(home: Home, place: Place, config: Config) -> tuple[Place, list[str]]:
 
 
 def leave(place: Place) -> None:
-    """Take back a space that is not to be used."""
+    """Discard a quota image that is not used."""
     if has_space(place.layers):
         quota_image.detach(place.layers, place.root)
         copying.remove_tree(place.layers)

@@ -1,4 +1,4 @@
-"""Settle operations that a crash interrupted: finish them or roll them back."""
+"""Crash recovery: finish interrupted operations or roll them back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def settle(home: Home) -> list[Finding]:
-    """Finish or undo every interrupted step of this home."""
+    """Finish or roll back every interrupted step of this home."""
     found: list[Finding] = []
     if home.is_copy:
         return found
@@ -56,12 +56,12 @@ def _settle_watch(home: Home, record: dict[str, Any]) -> Finding | None:
 
 
 def _settle(home: Home, record: dict[str, Any]) -> Finding | None:
-    if record["home"] != home.id or record["state"] == "purging":  # deleting goes on in `sweep`, in nobody's way
+    if record["home"] != home.id or record["state"] == "purging":  # `sweep` continues a purge, in the background
         return None
     try:
         with home.hold(record["workspace_id"], wait_seconds=0):
             current = home.log.get("workspace", record["uid"])
-            if current is None or current["state"] != record["state"]:  # its owner was alive, and is done now
+            if current is None or current["state"] != record["state"]:  # its process was alive, and is done now
                 return None
             workspace = Workspace(**current)
             what = f"{workspace.id} was interrupted while {workspace.state}"
@@ -69,7 +69,7 @@ def _settle(home: Home, record: dict[str, Any]) -> Finding | None:
                 done = _SETTLERS[workspace.state](home, workspace)
             except (WorkspaceBusy, DiskFull, PermissionDenied):
                 raise
-            except WorksteadError as error:  # one that cannot be settled keeps nobody out of the others
+            except WorksteadError as error:  # one failed recovery must not block the others
                 return Finding(what=what, done=f"nothing yet: {error}")
             return Finding(what=what, done=done)
     except WorkspaceBusy:
@@ -77,7 +77,7 @@ def _settle(home: Home, record: dict[str, Any]) -> Finding | None:
 
 
 def _undo_creating(home: Home, workspace: Workspace) -> str:
-    # Nobody was told of it, so nobody can miss it.
+    # Its creation was never reported to a caller, so it can be removed.
     clear_away(home, workspace.uid, home.staging_path(workspace.uid), workspace.path)
     if workspace.source.startswith("fork:"):
         _record_layers_of_parent(home, workspace)

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 class Spot:
-    """A path of a caller, located: the workspace, the open directory to go on from, and the path from there."""
+    """A caller's path, resolved: the workspace, an open directory, and the path relative to it."""
 
     def __init__(self, workspace: Workspace, root: Root, path: str, above: str = "") -> None:
         self.workspace = workspace
         self.root = root
         self.path = path
-        self._above = above  # where the root is in the workspace
+        self._above = above  # path of the root relative to the workspace
 
     def place(self, held: Held) -> str:
-        """Where an entry really is, from the top of the workspace."""
+        """Return the resolved path of an entry, relative to the workspace."""
         return "/".join(filter(None, (self._above, held.path))) or "."
 
     def place_of(self, path: str) -> str:
-        """Where something that exists really is, from the top of the workspace."""
+        """Return the resolved path of something that exists, relative to the workspace."""
         fd = self.root.open_path(self.root.check(path))
         try:
             return self.place(OpenFile(self.root, fd))
@@ -36,5 +36,5 @@ class Spot:
             os.close(fd)
 
     def names(self) -> dict[str, Any]:
-        """What every fact about a file begins with."""
+        """Return the common fields of every event about a file."""
         return {**self.workspace.names(), "path": self.root.public(self.path)}

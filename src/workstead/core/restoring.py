@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def finish(home: Home, workspace: Workspace) -> Restored:
-    """Do what an announced restore is about, also one that somebody else began; the caller holds the workspace.
+    """Execute a recorded restore, also one that another process began; the caller holds the workspace's lock.
 
-    When it cannot be done, as on a full disk, the workspace gets the state back that it had.
+    When it fails, as on a full disk, the previous state of the workspace is restored.
     """
     from workstead.snapshots.restore import restore as bring_back
 
@@ -38,7 +38,8 @@ def finish(home: Home, workspace: Workspace) -> Restored:
                 cache_path=cache_path(home, workspace.uid),
             )
         except WorksteadError as error:
-            if not isinstance(error.__cause__, WorksteadError):  # it is as it was; else whoever comes next tries again
+            # the rollback succeeded; if it failed, the next recovery tries again
+            if not isinstance(error.__cause__, WorksteadError):
                 failed = SnapshotRestoreFailed(
                     **workspace.names(), operation_id=step["operation_id"], reason=error.message
                 )
@@ -53,7 +54,7 @@ def finish(home: Home, workspace: Workspace) -> Restored:
 
 
 def _keep_borrowing(home: Home, workspace: Workspace) -> None:
-    """A state that came with an archive names objects on the machine that it was kept on: they are in the cache now."""
+    """Let a snapshot from an archive read its git objects in the cache: it names paths of another machine."""
     origin: Any = workspace.filled.get("origin") or {}
     borrows = origin.get("borrows") or []
     if (

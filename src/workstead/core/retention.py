@@ -1,7 +1,7 @@
-"""What is kept of old states, and for how long: which snapshots go, and what goes with them.
+"""Retention of snapshots: which ones to delete, and which objects and layers with them.
 
-The base, the last, labelled snapshots and what an operation needs to be undone while it is young stay; the others thin
-out with age. What is in the trash keeps all its states. An object is dropped when no state that stays needs it.
+The base, the last, labelled snapshots and those that a recent operation needs for undo stay; the others thin out with
+age. A workspace in the trash keeps all its snapshots. An object is deleted when no remaining snapshot needs it.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ GONE = ("purging", "purged", "aborted")
 
 
 class Leaving(Value):
-    """What goes beside the trash: snapshots, and what only they, old operations and purged workspaces needed."""
+    """What a sweep deletes besides the trash: snapshots, and data that only deleted snapshots and operations needed."""
 
     snapshots: tuple[tuple[Workspace, Snapshot], ...] = ()
-    operations: frozenset[str] = frozenset()  # old applies: what they did is forgotten
-    uids: frozenset[str] = frozenset()  # workspaces that are or will be deleted for good
+    operations: frozenset[str] = frozenset()  # old applies, whose job records are deleted
+    uids: frozenset[str] = frozenset()  # workspaces that are or will be purged
 
 
 class Freed(Value):
-    """What was given back to the disk, or would be."""
+    """The space that was freed, or would be."""
 
     objects: int = 0
     objects_bytes: int = 0
@@ -52,7 +52,10 @@ class Freed(Value):
 
 
 def find_leaving(home: Home, uids: Iterable[str] = (), now: float | None = None, *, thin: bool = True) -> Leaving:
-    """What may go now; `uids` are workspaces that are about to be purged. Without `thin`, only what goes with these."""
+    """Return what may be deleted now; `uids` are workspaces about to be purged.
+
+    Without `thin`, only data that is deleted with these.
+    """
     now = time.time() if now is None else now
     every = [Workspace(**record) for record in home.log.find_all("workspace") if record["home"] == home.id]
     gone = frozenset(uids) | {workspace.uid for workspace in every if workspace.state in GONE}
@@ -65,7 +68,7 @@ def find_leaving(home: Home, uids: Iterable[str] = (), now: float | None = None,
         return days >= home.settings.snapshots.keep_all_days
 
     needed = {operation.before for operation in young.values()}
-    # Asked from the snapshots' side: of the workspaces that ever were deleted hardly one has some left.
+    # Iterate over snapshots, not over purged workspaces: hardly any purged workspace has snapshots left.
     kept_of_gone = {record["uid"] for record in home.log.find_all("snapshot")} & gone
     for workspace in every:
         if workspace.uid in kept_of_gone:
@@ -91,21 +94,21 @@ def _thin(home: Home, workspace: Workspace, now: float) -> Iterable[Snapshot]:
 
 
 def _young_operations(home: Home, now: float) -> dict[str, Operation]:
-    """What can still be undone, whatever else is swept."""
+    """Return the operations that can still be undone; a sweep must keep what they need."""
     limit = now - home.settings.workspaces.trash_days * DAY
     found = [Operation(**record) for record in home.log.find_all("operation")]
     return {operation.operation_id: operation for operation in found if seconds(operation.at) > limit}
 
 
 def _old_jobs(home: Home, young: dict[str, Operation], now: float) -> list[str]:
-    """Operations whose files say what they did, and whose time is over."""
+    """Return the operations with a job record whose retention is over."""
     limit = now - home.settings.workspaces.trash_days * DAY
     found = []
     with suppress(FileNotFoundError):
         for name in os.listdir(jobs_path(home)):
             operation_id = name.partition(".")[0]
             if operation_id not in young:
-                # One that the log does not know may be under way this instant: its file is as young as it is.
+                # An operation unknown to the log may be in progress: judge it by the age of its file.
                 known = home.log.get("operation", operation_id) is not None
                 with suppress(FileNotFoundError):
                     if known or os.stat(f"{jobs_path(home)}/{name}").st_mtime < limit - DAY:
@@ -114,7 +117,7 @@ def _old_jobs(home: Home, young: dict[str, Operation], now: float) -> list[str]:
 
 
 def drop(home: Home, leaving: Leaving) -> None:
-    """Forget these snapshots and operations. What somebody is at work on stays until the next time."""
+    """Delete these snapshots and operations. Those of a locked workspace stay until the next sweep."""
     by_workspace: dict[str, tuple[Workspace, list[Snapshot]]] = {}
     for workspace, snapshot in leaving.snapshots:
         by_workspace.setdefault(workspace.uid, (workspace, []))[1].append(snapshot)
@@ -136,11 +139,11 @@ def drop(home: Home, leaving: Leaving) -> None:
 
 
 class _BeingMade(Exception):
-    """A workspace is being made: nobody knows its base yet."""
+    """A workspace is being created: its base is not known yet."""
 
 
 def live_roots(home: Home, leaving: Leaving) -> set[str]:
-    """Every state that has to stay readable."""
+    """Return every state that has to stay readable."""
     roots = set(kept_roots(home, but_not=leaving.operations))
     covers: dict[str, list[str]] = {}
     for record in home.log.find_all("workspace"):
@@ -159,22 +162,23 @@ def live_roots(home: Home, leaving: Leaving) -> set[str]:
             roots.add(record["root"])
             oldest[uid] = min(oldest[uid], record.get("applied", 0))
     for uid, found in covers.items():
-        roots.update(found[oldest[uid] :])  # a state is seen through what was applied after it
+        roots.update(found[oldest[uid] :])  # a state is read through all later applies
     return roots
 
 
 def collect(home: Home, leaving: Leaving, *, dry_run: bool = False) -> Freed:
-    """Drop every object and shared layer that no state needs. Raises StoreDamaged, and drops nothing of either."""
-    # What was dropped is no longer in the log; what could not be, because somebody was at work, stays.
+    """Delete every object and shared layer that no state needs. Raises StoreDamaged, and then deletes nothing."""
+    # Deleted snapshots are no longer in the log; those of locked workspaces are, and stay.
     now = leaving if dry_run else Leaving()
     try:
-        if not os.path.isdir(f"{home.path}/snapshots"):  # nothing was kept yet, but forks have layers all the same
+        # no snapshot was ever taken, but forks have layers all the same
+        if not os.path.isdir(f"{home.path}/snapshots"):
             live_roots(home, now)
             return _sweep_layers(home, set(), dry_run=dry_run)
         with open_store(home) as store:
             return _collect(home, store, now, dry_run=dry_run)
     except _BeingMade:
-        return Freed()  # the next time
+        return Freed()  # until the next sweep
 
 
 def _collect(home: Home, store: Store, leaving: Leaving, *, dry_run: bool) -> Freed:
@@ -182,11 +186,11 @@ def _collect(home: Home, store: Store, leaving: Leaving, *, dry_run: bool) -> Fr
     from workstead.snapshots.gc import stack_keys
 
     done = collect_objects(store, lambda: live_roots(home, leaving), dry_run=dry_run)
-    with store.hold():  # a state that is kept now lies on a stack of its workspace, which is in use by that
+    with store.hold():  # a snapshot taken now uses a stack of its workspace, which that workspace keeps in use
         keys = stack_keys(store, live_roots(home, leaving))
         stacks = [find_stack(home, key) for key in keys]
         kept = {layer for stack in stacks if stack for layer in stack.layers}
-        # Nobody knows which layers a damaged record named: it may be any of them.
+        # A damaged record may have named any layer.
         freed = Freed() if None in stacks else _sweep_layers(home, kept, dry_run=dry_run)
         if not dry_run:
             _forget_stacks(home, keys)
@@ -194,14 +198,14 @@ def _collect(home: Home, store: Store, leaving: Leaving, *, dry_run: bool) -> Fr
 
 
 def _sweep_layers(home: Home, kept: set[str], *, dry_run: bool) -> Freed:
-    """Remove the shared layers that neither a workspace nor a state in need of `kept` lies on."""
+    """Delete the shared layers that neither a workspace nor a state in need of `kept` uses."""
     from workstead.system.files.measure import measure
     from workstead.system.overlay.stack import sweep
 
-    # A stack file may be lost; what the log says the workspace was made of is kept as well.
+    # A stack file may be lost, so the layers that the log names for the workspace are kept as well.
     records = [record for record in home.log.find_all("workspace") if record["state"] not in GONE]
     if any(_lost_stack(home, record) for record in records):
-        return Freed()  # which layers it named beside those of its record is not known
+        return Freed()  # the lost file may have named layers that the record does not
     kept = kept.union(*(record["filled"].get("layers", ()) for record in records))
     waste = sweep(home.private, keep=kept, remove=False)
     size = sum(measure(path).bytes for path in waste)
@@ -211,7 +215,7 @@ def _sweep_layers(home: Home, kept: set[str], *, dry_run: bool) -> Freed:
 
 
 def _lost_stack(home: Home, record: dict[str, Any]) -> bool:
-    """Whether a workspace that lies on layers has no stack file, and something of its own."""
+    """Return whether a workspace on layers has no stack file, although it has files of its own."""
     from workstead.system.overlay.mounter import MOUNTED
 
     layers = f"{home.private}/layers/{record['uid']}"
@@ -221,7 +225,7 @@ def _lost_stack(home: Home, record: dict[str, Any]) -> bool:
 
 
 def _forget_stacks(home: Home, keys: set[str]) -> None:
-    """Remove the files that name stacks of nobody. One that is about to be used is young, or was touched."""
+    """Delete the files of unused stacks. One that is about to be used is recent, or was touched."""
     with suppress(FileNotFoundError):
         for name in os.listdir(stacks_path(home)):
             path = f"{stacks_path(home)}/{name}"

@@ -1,4 +1,4 @@
-"""What a run has to reach beside its workspace: borrowed objects, a parent repository, a folder in place, shares."""
+"""Extra mounts and variables of a run: borrowed git objects, a parent repository, a folder in place, shares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Reach(Value):
-    """Mounts as (host path, path inside, writable), variables, and the process whose namespaces hold the files."""
+    """Mounts as (host path, path inside, writable), variables, and the process whose namespaces have the files."""
 
     mounts: list[tuple[str, str, bool]]
     environment: dict[str, str]
@@ -25,15 +25,15 @@ class Reach(Value):
 
 
 def reach_of(home: Home, workspace: Workspace, *, confined: bool, aside: str = "") -> Reach:
-    """What the source of a workspace needs to be seen and set, and nothing more.
+    """Return the mounts and variables that the source of a workspace needs, and nothing more.
 
-    A run without a sandbox has no mounts of its own: what is shared is shown by links in `aside`, a directory of ours.
+    A run without a sandbox has no mounts of its own: shares are shown by links in `aside`, a directory of ours.
     """
     origin = filled_in(home, workspace)[0].origin
     mounts = [(path, path, False) for path in _borrowed(home, origin)]
     environment: dict[str, str] = {}
     if origin.get("kind") == "folder":
-        # `work` is a link to the folder: at its own path inside, the link leads there too.
+        # `work` is a link to the folder: mounted at the folder's own path, the link works inside too.
         mounts.append((str(origin["path"]), str(origin["path"]), True))
     if origin.get("kind") == "worktree" and not origin.get("forked"):
         mounts.append((str(origin["repository"]), str(origin["repository"]), False))
@@ -46,8 +46,10 @@ def reach_of(home: Home, workspace: Workspace, *, confined: bool, aside: str = "
 
 
 def _borrowed(home: Home, origin: dict[str, Any]) -> list[str]:
-    """The directories of git objects that a workspace reads. One that is not ours is looked at again before each mount:
-    an agent at work in that place may have put something else there."""
+    """Return the directories of git objects that a workspace reads.
+
+    One that is not ours is checked again before each mount: an agent that can write there may have replaced it.
+    """
     from workstead.system.git.repository import why_no_objects
 
     paths = [str(path) for path in origin.get("borrows", ())]

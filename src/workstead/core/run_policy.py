@@ -1,8 +1,8 @@
-"""Whether a command may be run, and whether files of the workspace can be executed by it.
+"""Decide whether a command may be run, and whether it can execute files of the workspace.
 
-The owner's command is its own approval. An agent's is judged: as `execute`, and as `network` too if it wants more of
-that than runs have anyway. Where the policy denies `execute`, agents start nothing, and in a run of the owner's no file
-of the workspace can be executed, which the sandbox enforces.
+The owner's command needs no approval. An agent's command is checked as `execute`, and also as `network` if it wants
+more network than runs have by default. Where the policy denies `execute`, agents start nothing, and in the owner's runs
+no file of the workspace can be executed, which the sandbox enforces.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _LIMITS = ("timeout_seconds", "memory_mb", "processes", "file_mb", "output_mb")
 
 
 def sandbox_of(home: Home, config: Mapping[str, Any]) -> Sandbox:
-    """The settings' section `sandbox`, with what the workspace of this configuration has stricter."""
+    """Return the settings' section `sandbox`, with the stricter values of the workspace's configuration."""
     return home.settings.sandbox_for(config.get("run_limits") or {})
 
 
 def refuse_reaching_out(home: Home, spec: RunSpec, sandbox: Sandbox) -> RunSpec:
-    """Refuse what an agent may not ask for: the host's files, no sandbox, somebody's agent; limits only get lower."""
+    """Refuse what an agent may not request: host files, no sandbox, another agent's program; cap its limits."""
     if not is_agent(home):
         return spec
     if spec.sandbox == "none":
@@ -56,7 +56,7 @@ def refuse_reaching_out(home: Home, spec: RunSpec, sandbox: Sandbox) -> RunSpec:
 
 
 def permit_run(home: Home, gate: Gate, workspace: Workspace, spec: RunSpec, *, kept: bool = False) -> RunSpec:
-    """The spec of a command that may be run, with what the policy says about executing; steps back to ask else."""
+    """Return the spec of a permitted command, with the policy for executing files; else back out to ask."""
     if gate.judges:
         decision = gate.decide(workspace, "execute")
         if spec.network not in (None, "none", sandbox_of(home, workspace.config).network):
@@ -75,7 +75,7 @@ def permit_run(home: Home, gate: Gate, workspace: Workspace, spec: RunSpec, *, k
 def _permit_asking(
     home: Home, gate: Gate, workspace: Workspace, spec: RunSpec, decision: Decision, kept: bool
 ) -> RunSpec:
-    """The spec, bound to the files that it names: a person said yes to exactly this command with exactly these."""
+    """Return the spec, bound to the files that it names: the approval is for exactly this command and these files."""
     from workstead.core.command_files import named_files
 
     files = named_files(home, workspace, spec)
@@ -94,7 +94,7 @@ def _permit_asking(
 
 
 def _preview(wanted: dict[str, Any], files: dict[str, str]) -> Iterable[bytes]:
-    """Everything about the run that is not empty, in words that cannot be mistaken for others."""
+    """Yield every non-empty field of the run, quoted unambiguously."""
     from workstead.core.command_files import UNBOUND
     from workstead.core.previews import Unseen
 
@@ -106,7 +106,7 @@ def _preview(wanted: dict[str, Any], files: dict[str, str]) -> Iterable[bytes]:
         if name not in ("command", "network", "environment") and value not in (None, False, "", [], {}):
             shown = quoted([value]) if isinstance(value, str) else json.dumps(value)
             line = f"{name.replace('_', ' ')}: {shown}\n".encode()
-            yield Unseen(line) if name == "stdin" else line  # nobody knows what will be fed to it
+            yield Unseen(line) if name == "stdin" else line  # the content of stdin is not known in advance
     for path, digest in files.items():
         line = f"file: {quoted([path])} {digest}\n".encode()
         yield Unseen(line) if digest == UNBOUND else line

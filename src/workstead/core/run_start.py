@@ -1,4 +1,4 @@
-"""Start a run: check the request, record the intent, hand it to a runner process."""
+"""Start a run: check the request, record the intent, hand it to a supervisor process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def end_kept_sandbox(home: Home, workspace: Workspace) -> None:
 
 
 def make_ready(home: Home, sandbox: str, progress: Callable[[str], None]) -> None:
-    """Build once what a machine starts from, before anybody waits for a run; other sandboxes need nothing."""
+    """Build the VM image once, before a run waits for it; other sandboxes need no preparation."""
     if sandbox.startswith("vm"):
         from workstead.sandboxes.vm import driver
 
@@ -49,11 +49,11 @@ def make_ready(home: Home, sandbox: str, progress: Callable[[str], None]) -> Non
 
 
 def start(home: Home, workspace: Workspace, spec: RunSpec, runner: Runner | None = None) -> Run:
-    """Start what was checked already."""
+    """Start a run whose spec was already checked."""
     run_id = f"run-{home.new_id()}"
     directory = run_directory(home, run_id)
     with home.hold(run_id):
-        with home.hold(workspace.id):  # nobody destroys or restores it between the look and the announcement
+        with home.hold(workspace.id):  # prevents a destroy or restore between the check and the recorded intent
             _announce(home, lookup.get(home, workspace.id), run_id, spec)
         try:
             os.makedirs(directory, mode=0o700)
@@ -69,14 +69,14 @@ def start(home: Home, workspace: Workspace, spec: RunSpec, runner: Runner | None
             if isinstance(error, OSError):
                 raise SandboxUnavailable(f"the runner of {run_id} could not be started: {error.strerror}") from error
             raise
-        except KeyboardInterrupt:  # who asked for it will never learn its id
+        except KeyboardInterrupt:  # the caller will never learn the run's id
             supervisor_client.request_stop(directory, at_once=True)
             raise
     return get(home, run_id)
 
 
 def _with_agent(home: Home, spec: RunSpec, told: object) -> RunSpec:
-    """The spec with what its agent needs; what the caller says stands."""
+    """Return the spec with the defaults of its agent; values from the caller win."""
     if spec.agent is None:
         return spec
     from workstead.model.agent import command_of, find_agent
@@ -95,7 +95,7 @@ def _with_agent(home: Home, spec: RunSpec, told: object) -> RunSpec:
 
 
 def checked(home: Home, spec: RunSpec, config: Mapping[str, Any] = MappingProxyType({})) -> RunSpec:
-    """The spec with its agent, the settings and the workspace's configuration filled in, or what is wrong with it."""
+    """Validate the spec and complete it from its agent, the settings and the workspace's configuration."""
     sandbox = sandbox_of(home, config)
     spec = refuse_reaching_out(home, spec, sandbox)
     spec = _with_agent(home, spec, config.get("prompt"))
@@ -119,7 +119,7 @@ def checked(home: Home, spec: RunSpec, config: Mapping[str, Any] = MappingProxyT
     network = spec.network or sandbox.network
     parse_network(network)
     if spec.sandbox != "auto":
-        sandboxes.driver(spec.sandbox)  # is there one of this name?
+        sandboxes.driver(spec.sandbox)  # raises for an unknown name
     return spec.replace(
         network=network,
         sandbox=spec.sandbox if spec.sandbox != "auto" else sandbox.default,
@@ -135,7 +135,7 @@ def checked(home: Home, spec: RunSpec, config: Mapping[str, Any] = MappingProxyT
 
 
 def _write_spec(directory: str, spec: RunSpec) -> None:
-    # The environment may hold secrets: the file is ours alone, and goes when the runner has read it.
+    # The environment may hold secrets: only the owner can read the file, and the supervisor deletes it after reading.
     descriptor = os.open(f"{directory}/spec", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w") as file:
         json.dump(spec.as_dict(), file)
@@ -153,7 +153,7 @@ def _announce(home: Home, workspace: Workspace, run_id: str, spec: RunSpec) -> N
         refresh(home, workspace)
     before = snapshot_around_run(home, workspace, "before_run") if not busy else None
     digest = write_run(workspace, run_id, spec.prompt)
-    # An intent needs no sync: the end is synced, and with it all that was written before.
+    # An intent needs no sync: the end is synced, and with it everything written before.
     home.record(workspace.task_id, starting_event(home, workspace, run_id, spec, digest, before), durable=False)
 
 
@@ -183,9 +183,9 @@ def _busy(workspace: Workspace, other: Run) -> WorkspaceBusy:
 
 
 class Runner:
-    """A fork that will supervise a run: made before it is known which, it loads what it needs in the meantime.
+    """A forked process that will supervise a run: created before the run is known, it loads its modules meanwhile.
 
-    For a small caller without threads that starts one run, such as the command line, and before it opens a home: a
+    For a small single-threaded caller that starts one run, such as the command line, and before it opens a home: a
     connection to the log must not cross a fork, because SQLite's locks belong to the process.
     """
 
@@ -194,7 +194,7 @@ class Runner:
 
         self._path = path
         self._settings = settings
-        if settings.snapshots.around_runs:  # both need these, so they are loaded once
+        if settings.snapshots.around_runs:  # parent and child need these, so load them once before the fork
             from workstead.core import snapshots  # noqa: F401
             from workstead.snapshots import take  # noqa: F401
         told, self._tell = os.pipe2(os.O_CLOEXEC)
@@ -210,24 +210,24 @@ class Runner:
         try:
             _load_sandbox()
             home = Home.open(self._path, self._settings, Caller())
-        finally:  # what failed is told in the log of the run that it failed for
+        finally:  # a failure is in the crash log of the run
             with open(told, "rb") as pipe:
                 order = pipe.read()
             if order:
                 run_id, caller = json.loads(order)
                 crash_log.install(*crash_log_of(self._path, run_id))
-        if order:  # else there was no run after all
-            # The runner is ours, whoever it works for.
+        if order:  # empty: the parent started no run
+            # The supervisor acts as the owner, whoever requested the run.
             supervise(home.acting_as(Caller(**caller).replace(agent_of=None)), run_id)
 
     def start(self, home: Home, run_id: str) -> int:
-        """Let it begin; gives its process id."""
+        """Start the run; return the supervisor's process id."""
         os.write(self._tell, json.dumps([run_id, home.caller.as_dict()]).encode())
         self.close()
         return self._pid
 
     def close(self) -> None:
-        """Let it go, if nothing was started."""
+        """Let the process exit, if no run was started."""
         if self._tell >= 0:
             os.close(self._tell)
             self._tell = -1
@@ -249,7 +249,7 @@ def _start_runner(home: Home, run_id: str, runner: Runner | None) -> int:
 
 
 def _load_sandbox() -> None:
-    """Import what only the runner needs, while its parent announces the run."""
+    """Import modules that only the supervisor needs, while its parent records the run."""
     import signal  # noqa: F401
 
     from workstead.sandboxes import bubblewrap  # noqa: F401
@@ -266,7 +266,7 @@ def _caller_environment(home: Home) -> dict[str, str]:
 
 
 def _reap_later(pid: int) -> None:
-    """The runner is our child as far as the kernel knows: somebody has to take its exit status."""
+    """Reap the supervisor in a background thread: it is a child of this process."""
     import threading
 
     threading.Thread(target=lambda: os.waitpid(pid, 0), name=f"reap-{pid}", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Execute a run in its runner process: confine it, limit it, record its end."""
+"""Execute a run in its supervisor process: confine it, limit it, record its end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def snapshot_around_run(home: Home, workspace: Workspace, cause: str) -> str | None:
-    """The id of a snapshot of the state around a run, if the settings want one."""
+    """Take a snapshot before or after a run, if the settings enable it; return its id."""
     if not home.settings.snapshots.around_runs:
         return None
     from workstead.core.snapshots import keep
@@ -43,11 +43,11 @@ def snapshot_around_run(home: Home, workspace: Workspace, cause: str) -> str | N
     return keep(home, workspace, cause=cause, live=False).id
 
 
-# -- in the runner -----------------------------------------------------------------------------------------------------
+# -- in the supervisor -------------------------------------------------------------------------------------------------
 
 
 def supervise(home: Home, run_id: str) -> None:
-    """Run the command to its end in this process, and write down what became of it."""
+    """Execute the command to its end in this process, and record the result."""
     from workstead.system.process import supervisor
 
     found = get(home, run_id)
@@ -55,7 +55,7 @@ def supervise(home: Home, run_id: str) -> None:
     with open(f"{directory}/spec") as file:
         spec = RunSpec(**json.load(file))
     os.unlink(f"{directory}/spec")
-    if not found.is_active:  # whoever started us died, and somebody has given the run its end meanwhile
+    if not found.is_active:  # the starting process died, and recovery has recorded the end of the run meanwhile
         return
     workspace = lookup.by_uid(home, found.uid)
     allowed, bound = run_allowance(home, workspace)
@@ -63,7 +63,8 @@ def supervise(home: Home, run_id: str) -> None:
     hooks: Any = _Hooks(home, found, allowed, bound)
     layers = layers_of(home, workspace)
     has_own = has_space(layers)
-    is_held = has_own and bound == "size"  # by the kernel; else others count too, and somebody has to watch
+    # enforced by the kernel; otherwise other workspaces count too, and the quota meter is needed
+    is_held = has_own and bound == "size"
     quotas = [
         name for name, most in (("quota_bytes", allowed.bytes), ("quota_files", allowed.files)) if most is not None
     ]
@@ -86,7 +87,7 @@ def supervise(home: Home, run_id: str) -> None:
     )
     try:
         _enter(home, workspace, spec, run_id, order, hooks)
-    except WorksteadError as error:  # the sandbox could not even be opened: that is an end too
+    except WorksteadError as error:  # the sandbox could not be opened: also an end of the run
         refused = error
 
         def refuse(_: object) -> Any:
@@ -105,7 +106,7 @@ def _enter(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, order: 
     if spec.box:
         from workstead.system.process import command_server
 
-        listener = command_server.listen(order.directory)  # whoever started us may knock as soon as we are supervised
+        listener = command_server.listen(order.directory)  # a client may connect as soon as the run is supervised
     with driver.enter(_confinement(home, workspace, spec, run_id, order.limits)) as cell:
 
         def launch(rlimits: Sequence[tuple[int, int]]) -> Any:
@@ -129,7 +130,7 @@ def _limits(spec: RunSpec, allowed: Allowance) -> Limits:
         quota_files=allowed.files,
         disk_free_bytes=256 * MIB,
         output_bytes=spec.output_mb * MIB if spec.output_mb else None,
-        needs_cgroup=False,  # where no group can be made the statement says so: rlimits hold then
+        needs_cgroup=False,  # without a cgroup the run's record says so, and rlimits apply
     )
 
 
@@ -144,7 +145,7 @@ def parse_network(network: str | None, secrets: Sequence[str] = ()) -> tuple[Any
 
 
 def _secret(text: str) -> tuple[str, tuple[str, str]]:
-    """`HOST HEADER FILE`: the header that the proxy adds for this host, with the first line of the file."""
+    """Parse `HOST HEADER FILE`: the header that the proxy adds for this host, with the first line of the file."""
     host, header, path = [*text.split(maxsplit=2), "", "", ""][:3]
     if not path:
         raise Invalid(f"the secret {text!r} is not HOST HEADER FILE", hint="see sandbox.secrets")
@@ -202,7 +203,7 @@ def _confinement(home: Home, workspace: Workspace, spec: RunSpec, run_id: str, l
 
 
 def _parts(home: Home, workspace: Workspace) -> tuple[str, ...]:
-    """The directories that are mount points in a run; the `work` of a folder in place is a link of ours."""
+    """Return the directories that are mount points in a run; the `work` of a folder in place is a link of ours."""
     from workstead.system.files.parts import PARTS
     from workstead.system.overlay.mounter import NONE
 
@@ -210,7 +211,7 @@ def _parts(home: Home, workspace: Workspace) -> tuple[str, ...]:
 
 
 def _way_back(home: Home, run_id: str) -> dict[str, str]:
-    """How the run can speak for its own workspace, if a server is there and its network leads to it."""
+    """Return the variables by which the run can call the server for its own workspace, if its network reaches one."""
     from workstead.core.server_state import find_server
     from workstead.core.tokens import run_token
 
@@ -219,7 +220,7 @@ def _way_back(home: Home, run_id: str) -> dict[str, str]:
 
 
 def _path_with(tools: Sequence[str]) -> str:
-    """The path with the programs of tool directories in front; '' if there are none."""
+    """Return PATH with the tool directories in front; '' if there are none."""
     found = [
         folder
         for tool in tools
@@ -238,17 +239,18 @@ def _mount(text: str, *, writable: bool) -> Any:
 
 
 class _Hooks:
-    """Writes what happens to a run into the log, in the runner.
+    """Record the events of a run in the log, from the supervisor.
 
-    A log that is away (a database server that restarts) does not end the run: facts wait until it is back."""
+    An unavailable log (a database server that restarts) does not end the run: events are queued until it is back.
+    """
 
     def __init__(self, home: Home, found: Run, allowed: Allowance, bound: str) -> None:
         self.home = home
         self.run = found
         self.allowed = allowed
-        self.bound = bound  # which limit on its size is the tightest
+        self.bound = bound  # the name of the tightest size limit
         self._denied, self._crossed = Tally(), Tally()
-        self._waiting: list[tuple[Value, bool]] = []  # facts that are not recorded yet, and whether durably
+        self._waiting: list[tuple[Value, bool]] = []  # queued events, and whether each is durable
         self._again_at = 0.0
 
     def on_started(self, pid: int, start_time: int, enforcement: Enforcement) -> None:
@@ -268,7 +270,7 @@ class _Hooks:
     def _record_waiting(self) -> None:
         while self._waiting:
             fact, durable = self._waiting[0]
-            with suppress(WrongStatus):  # it was committed, and only the answer was lost
+            with suppress(WrongStatus):  # it was committed, and only the reply was lost
                 self.home.record(self.run.task_id, fact, durable=durable)
             del self._waiting[0]
 
@@ -284,9 +286,10 @@ class _Hooks:
             self._record(fact, durable=False)
 
     def on_quota(self, event: str, size: int, files: int) -> None:
-        forget_count(self.home, self.run.uid)  # who writes through us meanwhile measures
+        forget_count(self.home, self.run.uid)  # so that a concurrent write through us measures
         kind = {"warned": QuotaWarned, "exceeded": QuotaExceeded}.get(event)
-        if kind is None or not self._crossed.add((event,)):  # a run may cross its limit as often as it wants to
+        # recorded once: a run can cross its limit any number of times
+        if kind is None or not self._crossed.add((event,)):
             return
         shares = [
             (used / max(1, most), name, used, most)
@@ -306,16 +309,16 @@ class _Hooks:
 
     def _record_finish(self, result: Result) -> None:
         self._record_waiting()
-        if get(self.home, self.run.run_id).is_active:  # else it was recorded before, and only the answer was lost
+        if get(self.home, self.run.run_id).is_active:  # else it was recorded before, and only the reply was lost
             record_result(self.home, self.run.run_id, result, self._keep_after())
         from workstead.core.overlaps import notice
 
         notice(self.home, self.run.uid)
 
     def _keep_after(self) -> str | None:
-        """Keep what the run leaves behind; whoever holds the workspace now keeps a state of its own."""
+        """Take a snapshot after the run; skip it if the workspace is locked, because the lock's owner takes its own."""
         if self.run.concurrent:
-            return None  # others may still be writing; the last of them keeps the state
+            return None  # other runs may still be writing; the last of them takes the snapshot
         try:
             with self.home.hold(self.run.workspace_id, wait_seconds=5):
                 workspace = lookup.by_uid(self.home, self.run.uid)
@@ -328,15 +331,15 @@ class _Hooks:
             return None
 
 
-STORE_SECONDS = 600.0  # that long a runner tries to record the end of its run; then whoever opens the home does
+STORE_SECONDS = 600.0  # retry limit for recording the end of a run; after that, crash recovery records it
 RETRY_SECONDS = 5.0
 
 
 def _take_notes(home: Home, workspace: Workspace) -> None:
-    """Note what the run's changes lie over in the user's folder: later the user may have moved or deleted it."""
+    """Record which files of the user's folder the run's changes cover: the user may move or delete them later."""
     from workstead.core.states import place_of_state
 
-    with suppress(OSError):  # notes are a help: an apply does without, and what a run did is recorded in any case
+    with suppress(OSError):  # optional: apply works without the notes, and the run is recorded in any case
         overlay = place_of_state(home, workspace).overlay
         if overlay is not None and overlay.stack.fixed_ns:
             from workstead.snapshots.origin_notes import take_notes
@@ -347,9 +350,10 @@ def _take_notes(home: Home, workspace: Workspace) -> None:
 
 
 def _until_the_store_is_back(act: Callable[[], None], directory: str) -> None:
-    """Do it, again and again while the store is away; gives up after STORE_SECONDS, or when the run's directory goes.
+    """Retry `act` while the store is unavailable; give up after STORE_SECONDS, or when the run's directory is gone.
 
-    The result stays in that directory: whoever settles the run later records it."""
+    The result stays in that directory: crash recovery records it later.
+    """
     end = time.monotonic() + STORE_SECONDS
     pause = 0.1
     while True:
@@ -359,7 +363,7 @@ def _until_the_store_is_back(act: Callable[[], None], directory: str) -> None:
         except StoreUnavailable:
             if time.monotonic() >= end or not os.path.isdir(directory):
                 raise
-        if pause == 0.1:  # from here on nobody but the disk knows how it ended
+        if pause == 0.1:  # sync before the first retry: until it succeeds, the result is only on the disk
             with suppress(OSError):
                 sync_trees(directory)
         time.sleep(pause)

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 NOT_STARTED_CODE = 125
-MAX_WORD = 120_000  # Linux takes 131,072 bytes
+MAX_WORD = 120_000  # Linux allows 131,072 bytes
 
 
 class RunSpec(Value):
-    """How a command is to be run: all that the runner needs to know, kept as JSON in the run's directory."""
+    """The specification of a command: everything that the supervisor needs, stored as JSON in the run's directory."""
 
     command: list[str]
     sandbox: str = "auto"
-    network: str | None = None  # as the settings say; none | host | names of hosts, separated by commas
+    network: str | None = None  # default: from the settings; none | host | host names, separated by commas
     environment: dict[str, str] = {}
     timeout_seconds: float | None = None
     memory_mb: int | None = None
@@ -50,18 +50,18 @@ class RunSpec(Value):
     concurrent: bool = False
     prompt: str | None = None
     agent: str | None = None  # one of the settings' agents, or a command with `{prompt}` in it
-    box: str = ""  # not a command but a box for many, see `keep.py`
-    executable: bool = True  # whether files of the workspace can be executed, as its policy says
-    bound: dict[str, str] | None = None  # the files that an approved command names, and their fingerprints
+    box: str = ""  # set for a command server instead of a command, see `run_kept.py`
+    executable: bool = True  # whether files of the workspace can be executed, from its policy
+    bound: dict[str, str] | None = None  # fingerprints of the files that an approved command names
 
 
 def run_directory(home: Home, run_id: str) -> str:
-    """Where a run's output and its supervisor's files are."""
+    """Return the directory of a run's output and its supervisor's files."""
     return f"{home.path}/runs/{run_id}"
 
 
 def machines_of(home: Home, owner: str, kind: str) -> Any:
-    """Where and how the sandbox `vm` keeps its machines."""
+    """Return the directories and settings of the machines of the sandbox `vm`."""
     from workstead.sandboxes import Machines
 
     sandbox = home.settings.sandbox
@@ -78,7 +78,7 @@ def machines_of(home: Home, owner: str, kind: str) -> Any:
 
 
 def machines_path(home: Home) -> str:
-    """Where the machines of the sandbox `vm` have their directories."""
+    """Return the directory of the machines of the sandbox `vm`."""
     return f"{home.path}/machines"
 
 
@@ -86,7 +86,7 @@ _ENDS = {"completed": RunCompleted, "failed": RunFailed, "cancelled": RunCancell
 
 
 def run_names(found: Run) -> dict[str, Any]:
-    """What every event about the run names."""
+    """Return the common fields of every event about the run."""
     _, _, agent = found.workspace_id.partition("/")
     return {"workspace_id": found.workspace_id, "agent_id": agent, "uid": found.uid, "run_id": found.run_id}
 
@@ -100,7 +100,7 @@ def record_end(home: Home, run_id: str, state: str, **fields: Any) -> None:
 
 
 def get(home: Home, run_id: str) -> Run:
-    """The run of this id, or RunNotFound."""
+    """Return the run of this id, or raise RunNotFound."""
     record = home.log.get("run", run_id)
     if record is None or home.caller.agent_of not in (None, "", record["workspace_id"]):
         raise RunNotFound(f"there is no run {run_id}", hint="aw runs lists them")
@@ -108,7 +108,7 @@ def get(home: Home, run_id: str) -> Run:
 
 
 def runs(home: Home, workspace_id: str | None = None) -> list[Run]:
-    """The runs of one workspace or of all, oldest first; an agent sees those of its own."""
+    """Return the runs of one workspace or of all, oldest first; an agent sees those of its own."""
     workspace_id = workspace_id or home.caller.agent_of or None
     if workspace_id is None:
         return [Run(**record) for record in home.log.find_all("run")]
@@ -119,7 +119,7 @@ def runs(home: Home, workspace_id: str | None = None) -> list[Run]:
 
 
 def wait(home: Home, run_id: str, *, timeout_seconds: float | None = None) -> Run:
-    """Wait for the end of a run, whoever started it."""
+    """Wait for the end of a run, started by any process."""
     directory = run_directory(home, run_id)
     end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     pause = 0.001
@@ -136,7 +136,7 @@ def wait(home: Home, run_id: str, *, timeout_seconds: float | None = None) -> Ru
 
 
 def output(home: Home, run_id: str, *, follow: bool = False, offset: int = 0) -> Iterator[Frame]:
-    """What a run printed, in pieces with their stream and time; with `follow` until its end."""
+    """Yield the output of a run, in pieces with their stream and time; with `follow` until its end."""
     from workstead.system.process import frames
 
     get(home, run_id)
@@ -150,21 +150,22 @@ def output(home: Home, run_id: str, *, follow: bool = False, offset: int = 0) ->
 
 
 def settle(home: Home, run_id: str) -> str | None:
-    """Give a run whose runner died its end; None if it lives, or has ended by itself.
+    """Record the end of a run whose supervisor died; None if it is alive, or has recorded the end itself.
 
-    A runner that lived to see the end of the command has kept the result on the disk, which is then recorded."""
+    A supervisor that saw the end of the command has written the result to the disk; that is recorded.
+    """
     try:
         with home.hold(run_id, wait_seconds=0):
             found = get(home, run_id)
             directory = run_directory(home, run_id)
             if not found.is_active or found.home != home.id or supervisor_client.find_supervisor(directory):
                 return None
-            found = get(home, run_id)  # it may have ended between the two looks
+            found = get(home, run_id)  # it may have ended between the two reads
             if not found.is_active:
                 return None
             supervisor_client.forget(f"aw-{run_id}")
             with suppress(OSError):
-                os.unlink(f"{directory}/spec")  # may hold secrets, and nobody will read it any more
+                os.unlink(f"{directory}/spec")  # may hold secrets, and is no longer needed
             result = supervisor_client.find_result(directory)
             if result is not None:
                 record_result(home, run_id, result)
@@ -173,12 +174,12 @@ def settle(home: Home, run_id: str) -> str | None:
             reason = crash_log.explain("its supervisor died, and the command with it", log)
             record_end(home, run_id, "failed", exit_code=125, reason=reason)
             return f"ended as failed: {reason}"
-    except WorkspaceBusy:  # it is being started this instant
+    except WorkspaceBusy:  # it is being started
         return None
 
 
 def crash_log_of(home_path: str, run_id: str) -> tuple[str, str]:
-    """The file in which the supervisor of a run leaves its traceback, and the title of its entry."""
+    """Return the crash log of a run's supervisor, and the title of its entry."""
     return f"{home_path}/runs/{run_id}/supervisor.log", f"supervisor of {run_id},"
 
 

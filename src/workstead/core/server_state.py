@@ -1,4 +1,4 @@
-"""Where the server of a home listens, for those who want to find it."""
+"""State of a home's server: its address, the positions of log listeners, and free disk space."""
 
 from __future__ import annotations
 
@@ -32,23 +32,27 @@ def announce_server(home: Home, url: str, instance: str = "") -> None:
 
 
 def withdraw_server(home: Home) -> None:
-    """Take the address back, unless another process has announced its own since."""
+    """Remove the address, unless another process has announced its own since."""
     if _read(home).get("pid") == os.getpid():
         with suppress(FileNotFoundError):
             os.unlink(_path(home))
 
 
 def find_server(home: Home) -> str | None:
-    """The address of the server if its process is alive, or None. A process that got the same id later is another one:
-    somebody else may listen at the address by then."""
+    """Return the address of the server if its process is alive, or None.
+
+    A different process with a reused pid does not count: another program may listen at the address by then.
+    """
     found = _read(home)
     url, pid, known = found.get("url"), found.get("pid"), found.get("process")
     return url if isinstance(url, str) and isinstance(pid, int) and known and spawn.identity(pid) == known else None
 
 
 def page_link(home: Home) -> str:
-    """A fresh link to the page of the server that runs. It is signed here: no token is sent to find out who listens,
-    and another process that listens at the address can use it nowhere."""
+    """Return a fresh link to the page of the running server.
+
+    It is signed here: no token is sent to the address, and another process that listens there can use it nowhere.
+    """
     url = find_server(home)
     if url is None:
         raise Unavailable("no server runs for this home", hint="aw serve starts one, and prints a link")
@@ -60,7 +64,7 @@ def page_link(home: Home) -> str:
 
 
 def find_cursor(home: Home, name: str) -> int | None:
-    """How far a listener of this name has come in the log, or None."""
+    """Return the log position of a listener, or None."""
     try:
         with open(_cursor_path(home, name), encoding="ascii") as file:
             return int(file.read())
@@ -69,7 +73,7 @@ def find_cursor(home: Home, name: str) -> int | None:
 
 
 def keep_cursor(home: Home, name: str, position: int) -> None:
-    """Write down how far a listener has come, so that it stays so through a power cut."""
+    """Write a listener's log position durably."""
     path = _cursor_path(home, name)
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -79,7 +83,7 @@ def keep_cursor(home: Home, name: str, position: int) -> None:
 
 
 def disk(home: Home) -> tuple[int, int]:
-    """Free and all bytes of the disk that workspaces are on."""
+    """Return the free and total bytes of the disk with the workspaces."""
     path = home.workspaces_path if os.path.isdir(home.workspaces_path) else home.path
     stats = os.statvfs(path)
     return stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize

@@ -1,13 +1,13 @@
-"""What the workspaces of a task have in common: shared areas, and a mailbox.
+"""Shares and the mailbox of a task's workspaces.
 
-    {home}/shares/TASK/NAME/             an area, at /mnt/shares/NAME of every workspace whose configuration names it
+    {home}/shares/TASK/NAME/             a share, at /mnt/shares/NAME of every workspace whose configuration names it
     {home}/mail/TASK/SENDER/RECIPIENT/   messages; a workspace with a mailbox writes below its own name at /mnt/outbox,
-                                         and reads what the others wrote at /mnt/inbox/SENDER
+                                         and reads messages of the others at /mnt/inbox/SENDER
 
 A run finds them by the variables AW_SHARES, AW_INBOX and AW_OUTBOX; without a sandbox these name links on the host.
-They are mounted by each run, beside the workspace and not in it: a mount point among the agent's files could be turned
-into a link, and what is shared is no part of a snapshot, a diff or a fork. Only an agent itself can write below its
-name, so a message is from whom it says. Nothing here is deleted with a workspace; the others still need it.
+Each run mounts them beside the workspace and not in it: an agent could turn a mount point among its files into a link,
+and shared files are no part of a snapshot, a diff or a fork. Only the agent itself can write below its name, so the
+sender of a message is authentic. Destroying a workspace deletes nothing here; the others still need it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 SHARES = "/mnt/shares"
 INBOX = "/mnt/inbox"
 OUTBOX = "/mnt/outbox"
-OWNER = "owner"  # who may name directories of the host
-BY_OWNER = "~owner"  # among the senders; no agent's directory is called so
+OWNER = "owner"  # the caller that may name directories of the host
+BY_OWNER = "~owner"  # the owner's sender name; no agent's directory can have it
 
 
 def check(home: Home, config: Config) -> None:
-    """Refuse directories of the host that are not there, hold our own files, or are not the caller's to name."""
+    """Refuse host directories that do not exist, contain our own files, or that the caller may not name."""
     for share in config.shares:
         if share.path is not None:
             if home.caller.actor_id != OWNER or home.caller.agent_of is not None:
@@ -43,9 +43,9 @@ def check(home: Home, config: Config) -> None:
 
 
 def mounts_of(home: Home, workspace: Workspace) -> list[tuple[str, str, bool]]:
-    """What a run in this workspace mounts besides it: host path, path inside, whether it may be written.
+    """Return the extra mounts of a run in this workspace: host path, path inside, whether it is writable.
 
-    Areas are made at first use. Raises FolderNotFound, NotADirectory or FolderNotReadable for one of the host's.
+    Shares are created at first use. Raises FolderNotFound, NotADirectory or FolderNotReadable for a host directory.
     """
     if not workspace.config.get("shares") and not workspace.config.get("mailbox"):
         return []
@@ -59,7 +59,7 @@ def mounts_of(home: Home, workspace: Workspace) -> list[tuple[str, str, bool]]:
 
 
 def link_shared(mounts: list[tuple[str, str, bool]], aside: str) -> list[tuple[str, str, bool]]:
-    """The same places for a command that sees the host's files: links, in directories as they are in a sandbox."""
+    """Create links to the shares, arranged as in a sandbox, for a command that sees the host's files."""
     found = []
     for source, target, writable in mounts:
         link = f"{aside}/{os.path.relpath(target, '/mnt')}"
@@ -70,7 +70,7 @@ def link_shared(mounts: list[tuple[str, str, bool]], aside: str) -> list[tuple[s
 
 
 def variables_for(mounts: list[tuple[str, str, bool]]) -> dict[str, str]:
-    """Where a command finds what is shared; variables, because without a sandbox that is somewhere else."""
+    """Return the variables with the paths of the shares, which differ without a sandbox."""
     found = {}
     for _, target, _ in mounts:
         folder = os.path.dirname(target)
@@ -80,7 +80,7 @@ def variables_for(mounts: list[tuple[str, str, bool]]) -> dict[str, str]:
 
 
 def _mailbox(home: Home, workspace: Workspace) -> list[tuple[str, str, bool]]:
-    """The outbox of this workspace, and those of the others that there are when the run begins."""
+    """Return the mounts of this workspace's outbox, and of the outboxes that others have when the run begins."""
     task = workspace.task_id
     others = [each.agent_id for each in list_all(home, task=task) if each.config.get("mailbox") and each != workspace]
     senders = [BY_OWNER, *(directory_name(agent) for agent in others)]
@@ -91,7 +91,7 @@ def _mailbox(home: Home, workspace: Workspace) -> list[tuple[str, str, bool]]:
 
 
 def make_outbox(home: Home, task: str, sender: str) -> str:
-    """The directory of what one sender wrote, made if it is not there."""
+    """Return the outbox directory of a sender; create it if it is missing."""
     return _make(home, f"{home.path}/mail/{directory_name(task)}/{sender}")
 
 
@@ -100,7 +100,7 @@ def _area(home: Home, workspace: Workspace, share: Share) -> str:
 
 
 def _make(home: Home, path: str) -> str:
-    """A directory of the agents' below two of ours; the home around them is closed."""
+    """Create a directory for agents below two of ours; the home around them is accessible to the owner only."""
     make_folders(os.path.dirname(path), 0o755)
     try:
         os.mkdir(path, 0o755)

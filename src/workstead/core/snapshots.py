@@ -24,12 +24,14 @@ NOW = "now"
 def keep(
     home: Home, workspace: Workspace, *, cause: str, label: str = "", live: bool | None = None, once: bool = False
 ) -> Snapshot:
-    """Keep the state; the caller holds the workspace, and says if it knows whether somebody may be writing.
+    """Take a snapshot; the caller holds the workspace's lock.
 
-    With `once` the last snapshot will do if nothing has changed since."""
+    `live` says whether files may be changing, if the caller knows. With `once` the last snapshot is returned if nothing
+    has changed since.
+    """
     from workstead.snapshots.take import take
 
-    current = lookup.by_uid(home, workspace.uid)  # an apply beside a run may have moved on what its states lie on
+    current = lookup.by_uid(home, workspace.uid)  # an apply during a run may have changed the layers below its states
     if current.state == "destroyed":
         current = current.replace(path=current.trash_path)
     place = place_of_state(home, current)
@@ -69,7 +71,7 @@ def is_live(home: Home, workspace: Workspace) -> bool:
 
 
 def of_workspace(home: Home, workspace: Workspace) -> list[Snapshot]:
-    """The same for a workspace in any state."""
+    """Return the snapshots of a workspace in any status."""
     kept = [_snapshot(record) for record in home.log.find_all("snapshot", label=workspace.uid)]
     if not workspace.base:
         return kept
@@ -78,15 +80,15 @@ def of_workspace(home: Home, workspace: Workspace) -> list[Snapshot]:
 
 
 def find_root(home: Home, workspace: Workspace, name: str) -> str:
-    """The state that a name stands for: see `find`. The base needs no look at what else was kept."""
+    """Return the state for a name, see `find`. The base needs no lookup of snapshots."""
     return workspace.base if name == BASE and workspace.base else find(home, workspace, name).root
 
 
 def find(home: Home, workspace: Workspace, name: str) -> Snapshot:
-    """The snapshot that a name stands for: `base`, an id or the beginning of one, or a label.
+    """Return the snapshot for a name: `base`, an id or the beginning of one, or a label.
 
-    An id goes before a label, and of several snapshots with one label the newest is meant. The beginning of an id has
-    to be of one only, and at least 8 characters long, `snap-` included or not.
+    An id has precedence over a label, and of several snapshots with one label the newest is returned. The beginning of
+    an id must be unique, and at least 8 characters long, `snap-` included or not.
     """
     kept = of_workspace(home, workspace)
     found = [each for each in kept if name == each.id] or [each for each in kept if name and name == each.label]

@@ -1,4 +1,4 @@
-"""Where the state of a workspace lies, for the verbs that keep, compare and bring back states."""
+"""Locate the state of a workspace for snapshot verbs: object store, mounted directories, stacks of layers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GIB = 1 << 30
 
 @contextmanager
 def open_store(home: Home) -> Iterator[Store]:
-    """The object store of this home."""
+    """Open the object store of this home."""
     from workstead.snapshots.objects import Store
 
     limit = home.settings.snapshots.max_total_gb
@@ -42,28 +42,29 @@ def open_store(home: Home) -> Iterator[Store]:
 
 
 def refuse_unready(workspace: Workspace) -> Workspace:
-    """Refuse a workspace that somebody is at, or that never was whole; the caller holds it."""
+    """Refuse a workspace that is in use or whose creation failed; the caller holds its lock."""
     if workspace.state != "ready":
         raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {word(workspace.id)}")
     return workspace
 
 
 def cache_path(home: Home, uid: str) -> str:
-    """Where the stat cache of a workspace is, which spares reading what has not changed."""
+    """Return the path of a workspace's stat cache, which avoids reading unchanged files."""
     return f"{home.path}/snapshots/caches/{uid}"
 
 
 def place_of_state(home: Home, workspace: Workspace) -> Place:
-    """The directories that make up the workspace's state, mounted."""
+    """Return the directories that make up the workspace's state, mounted."""
     attach(home, workspace)
     filled, place = filled_in(home, workspace)
     return _place(home, filled, place, workspace.uid, len(workspace.covers))
 
 
 def mend_parts(home: Home, workspace: Workspace) -> list[str]:
-    """Make `work`, `output` and `tmp` directories again where something else is in their place, which is renamed.
+    """Create `work`, `output` and `tmp` again where another kind of entry has replaced them; that entry is renamed.
 
-    Return what was done. A `work` that is made anew is empty: a restore fills it, an overlay is mounted on it."""
+    Return descriptions of the repairs. A new `work` is empty: a restore fills it, an overlay is mounted on it.
+    """
     from workstead.system.files.parts import PARTS, make_parts
     from workstead.system.overlay.layers import attach_space
     from workstead.system.overlay.mounter import NONE
@@ -72,7 +73,7 @@ def mend_parts(home: Home, workspace: Workspace) -> list[str]:
     check_there(workspace)
     filled, place = filled_in(home, workspace)
     if has_space(place.layers):
-        attach_space(filled, place)  # its parts are in there, not in the directory that it is mounted on
+        attach_space(filled, place)  # these directories are in the quota image, not in its mount point
     names = [name for name in PARTS if name != "work" or filled.mechanism != NONE]
     return make_parts(place.root, names, place.owner, move_aside=True)
 
@@ -91,22 +92,22 @@ def _place(home: Home, filled: Filled, place: FilledPlace, uid: str, applied: in
         layers=tuple(stack.lowers),
         marks="trusted" if filled.mechanism == mounter.OVERLAY else "user",
         fixed_ns=fixed_ns,
-        owner=uid if fixed_ns else "",  # without a folder of the user's at the bottom it is everybody's
+        owner=uid if fixed_ns else "",  # without a user's folder at the bottom, all workspaces can share it
         applied=applied if fixed_ns else 0,
     )
     return Place(root=place.root, work=work, overlay=Overlay(upper=stack.upper(place.layers), stack=known))
 
 
 def stacks_path(home: Home) -> str:
-    """Where the stacks of layers that states lie on are written down."""
+    """Return the directory of the stack files: the layers below the states."""
     return f"{home.path}/snapshots/stacks"
 
 
 def remember_stack(home: Home, **fields: Any) -> Stack:
-    """The lower layers under a key that is theirs alone, written down so that old states find them again."""
+    """Write the lower layers under a key of their own, so that old states find them again."""
     stack = Stack(key="", **fields)
     own = [stack.owner, stack.applied] if stack.owner else []
-    # The key is a digest of the paths, and states refer to it: a moved home goes on with those of its first place.
+    # The key is a digest of the paths, and states refer to it: a moved home goes on with the paths of its first place.
     layers = [move_path(layer, [(now, first) for first, now in home.moves()]) for layer in stack.layers]
     identity = json.dumps([layers, stack.marks, stack.fixed_ns, *own])
     key = _key_of(identity)
@@ -121,15 +122,15 @@ def remember_stack(home: Home, **fields: Any) -> Stack:
         os.rename(fresh, path)
         sync_names(os.path.dirname(path))
     elif os.stat(path).st_mtime < time.time() - 3600:
-        os.utime(path)  # young again: a sweep does not take it before the state that lies on it is written down
+        os.utime(path)  # touched, so that a sweep does not delete it before the new snapshot is recorded
     return stack.replace(key=key)
 
 
 def stack_finder(home: Home, workspace: Workspace) -> Callable[[str], Stack | None]:
-    """Finds the layers that an old state of the workspace lies on.
+    """Return a function that finds the layers of an old state of the workspace.
 
-    What the workspace itself has given back to its folder since is covered by what was there before. What others do in
-    the folder, other workspaces too, is the folder's own: a restore must not take it back.
+    Paths that the workspace itself has applied to its folder since are covered by their previous content. Changes of
+    the folder by others, other workspaces too, stay visible: a restore must not revert them.
     """
 
     def find(key: str) -> Stack | None:
@@ -142,7 +143,7 @@ def stack_finder(home: Home, workspace: Workspace) -> Callable[[str], Stack | No
 
 
 def find_stack(home: Home, key: str) -> Stack | None:
-    """The layers as they were written down."""
+    """Return the recorded layers of a key."""
     identity = _read_stack(home, key)
     if identity is None:
         return None
@@ -153,7 +154,7 @@ def find_stack(home: Home, key: str) -> Stack | None:
 
 
 def _read_stack(home: Home, key: str) -> str | None:
-    """What a stack is, as it was written down; None if that is missing or is not what its key was made from."""
+    """Read a stack file; None if it is missing or does not match its key."""
     try:
         with open(f"{stacks_path(home)}/{key}") as file:
             identity = file.read()
@@ -167,7 +168,7 @@ def _key_of(identity: str) -> str:
 
 
 def over_later(home: Home, store: Store, workspace: Workspace, root: str, applied: int) -> str:
-    """The state with the same changes over the folder as it is after so many applies of the workspace's."""
+    """Return the state with the same changes over the folder as it is after this many applies of the workspace."""
     from workstead.snapshots.tree_edit import lay_on
     from workstead.snapshots.trees import Tree
 
@@ -183,7 +184,7 @@ def over_later(home: Home, store: Store, workspace: Workspace, root: str, applie
 
 
 def base_of(home: Home, filled: Filled, place: FilledPlace, uid: str) -> str:
-    """The state that a new workspace begins with: a name for shared layers, else everything is read once."""
+    """Return the state that a new workspace begins with: a name for shared layers, or all files read once."""
     state = _place(home, filled, place, uid, 0)
     if state.overlay is not None:
         return layer_root(state.overlay.stack.key)

@@ -22,7 +22,7 @@ def sandbox_lock(uid: str) -> str:
 
 
 def make_way(home: Home, workspace: Workspace) -> None:
-    """End what is kept around the workspace and idle, a box or a machine, for somebody who wants it alone."""
+    """Stop an idle command server or virtual machine of the workspace, for a caller who needs it exclusively."""
     end_box(home, workspace)
     from workstead.core.machines import stop_idle
 
@@ -30,7 +30,7 @@ def make_way(home: Home, workspace: Workspace) -> None:
 
 
 def end_box(home: Home, workspace: Workspace) -> None:
-    """End the workspace's box if it is idle; a busy one is left."""
+    """Stop the workspace's command server if it is idle; a busy one is left."""
     record = home.log.find_live("run", workspace.uid)
     if record is None or not record.get("box") or record["home"] != home.id:
         return
@@ -42,7 +42,7 @@ def end_box(home: Home, workspace: Workspace) -> None:
 
 
 def is_idle(home: Home, box: Run) -> bool:
-    """Whether no command runs in the box at this moment."""
+    """Return whether the command server is executing no command."""
     try:
         with home.hold(sandbox_lock(box.uid), wait_seconds=0):
             return True
@@ -51,19 +51,19 @@ def is_idle(home: Home, box: Run) -> bool:
 
 
 def stop(home: Home, run_id: str, *, at_once: bool = False, wait_seconds: float = 15.0) -> Run:
-    """End a run: its whole tree is asked to stop, then killed; a run that has ended is left as it is."""
+    """Stop a run: its whole process tree gets SIGTERM, then SIGKILL; a run that has ended is left as it is."""
     found = get(home, run_id)
     if not found.is_active:
         return found
     if found.box and not at_once:
-        at_once = is_idle(home, found)  # its first process does not listen to SIGTERM
+        at_once = is_idle(home, found)  # its first process ignores SIGTERM
     if not supervisor_client.request_stop(run_directory(home, run_id), at_once=at_once):
         settle(home, run_id)
     return wait(home, run_id, timeout_seconds=wait_seconds)
 
 
 def stop_all(home: Home, run_ids: Sequence[str], *, grace_seconds: float, seconds: float) -> None:
-    """End these runs at the same time: all are asked, and what is left after the grace period is killed."""
+    """Stop these runs concurrently: signal all, and kill the remaining ones after the grace period."""
     end = time.monotonic() + seconds
     left = [run_id for run_id in run_ids if get(home, run_id).is_active]
     for run_id in left:

@@ -1,8 +1,8 @@
 """Tokens: the owner's in a file of the home, others for one workspace each.
 
-The owner's token is 256 random bits, and whoever holds it may do everything. A token for a workspace is kept as its
-digest only. A run's token is a keyed digest of the run's id under the owner's token: nothing has to be written down for
-it, it is good for as long as the run is active, and it goes when the owner's token is changed.
+The owner's token is 256 random bits and permits everything. Of a workspace's token only the digest is stored. A run's
+token is a keyed digest of the run's id under the owner's token: it is stored nowhere, is valid while the run is active,
+and becomes invalid when the owner's token is changed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _DIGITS = frozenset("0123456789abcdef")
 
 
 def owner_token(home: Home) -> str:
-    """The owner's token, made at the first call."""
+    """Return the owner's token, created at the first call."""
     return _read(home) or _make(home)
 
 
 def change_owner_token(home: Home) -> str:
-    """Make another token for the owner: the old one and those of all runs are good no more."""
+    """Replace the owner's token: the old one and those of all runs become invalid."""
     try:
         own = _write_aside(home)
         os.rename(own, _path(home))
@@ -49,7 +49,7 @@ def change_owner_token(home: Home) -> str:
 def create_token(
     home: Home, workspace_id: str, *, label: str = "", expires_seconds: float | None = None
 ) -> tuple[Token, str]:
-    """Make a token that is good for one workspace; the text is given once and cannot be asked for again."""
+    """Create a token for one workspace; its text is returned once and cannot be read again."""
     workspace = lookup.get(home, workspace_id)
     if expires_seconds is not None and not 0 < expires_seconds < 1e10:
         raise Invalid(f"a token cannot expire in {expires_seconds} seconds", hint="give a time in the future")
@@ -66,14 +66,14 @@ def create_token(
 
 
 def tokens(home: Home, workspace_id: str | None = None) -> list[Token]:
-    """The tokens that were made for a workspace or for all, also those that are good no more."""
+    """Return the tokens of a workspace or of all, including invalid ones."""
     wanted = None if workspace_id is None else lookup.normal_id(workspace_id)
     found = [_token(record) for record in home.log.find_all("token")]
     return [token for token in found if wanted in (None, token.workspace_id)]
 
 
 def revoke_token(home: Home, token_id: str) -> Token:
-    """Make a token good no more; one that is so already stays so."""
+    """Revoke a token; idempotent."""
     record = home.log.get("token", token_id)
     if record is None:
         raise TokenNotFound(f"there is no token {token_id}", hint="aw token list shows them")
@@ -84,13 +84,13 @@ def revoke_token(home: Home, token_id: str) -> Token:
 
 
 def run_token(home: Home, run_id: str) -> str:
-    """The token that a run is given."""
+    """Return the token for a run."""
     key = bytes.fromhex(owner_token(home).removeprefix(_OWNER))
     return f"{_RUN}{run_id}.{blake2b(run_id.encode(), digest_size=32, key=key, person=b'aw run token').hexdigest()}"
 
 
 def authenticate(home: Home, text: str) -> Bearer:
-    """Who a token stands for, or Unauthorized: there is one answer for every token that is not good."""
+    """Return the identity behind a token, or raise Unauthorized: the same error for every invalid token."""
     if len(text) <= _MAX_LENGTH and text.isascii():
         found = _find_bearer(home, text)
         if found is not None:
@@ -166,7 +166,7 @@ def _read(home: Home) -> str:
 
 
 def is_whole(text: str) -> bool:
-    """Whether this looks like a token of the owner: a damaged file must not be one, least of all an empty one."""
+    """Return whether the text has the form of an owner's token: a damaged or empty file must not be accepted as one."""
     return text.startswith(_OWNER) and len(text) == len(_OWNER) + 64 and _DIGITS.issuperset(text[len(_OWNER) :])
 
 
@@ -174,7 +174,7 @@ def _make(home: Home) -> str:
     try:
         own = _write_aside(home)
         try:
-            os.link(own, _path(home))  # two first users may meet here: one link stands, and both read it
+            os.link(own, _path(home))  # race of two first users: one link succeeds, and both read it
         except FileExistsError:
             pass
         finally:
@@ -182,7 +182,7 @@ def _make(home: Home) -> str:
         sync_names(home.path)
     except OSError as error:
         raise from_os(error, "the owner's token") from error
-    return _read(home) or change_owner_token(home)  # a damaged file: whoever has the old token has to ask again
+    return _read(home) or change_owner_token(home)  # a damaged file: clients with the old token need the new one
 
 
 def _write_aside(home: Home) -> str:

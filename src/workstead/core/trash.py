@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def trashed(home: Home) -> list[Workspace]:
-    """The workspaces in the trash, oldest first."""
+    """Return the workspaces in the trash, oldest first."""
     return [workspace for workspace in lookup.list_all(home, gone=True) if workspace.state == "destroyed"]
 
 
 def find_trashed(home: Home, name: str) -> Workspace:
-    """A workspace in the trash by its uid, or the last one that had this id."""
+    """Return a workspace in the trash by its uid, or the last one that had this id."""
     everything = trashed(home)
     matches = [workspace for workspace in everything if workspace.uid == name]
     if not matches:

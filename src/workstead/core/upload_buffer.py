@@ -1,4 +1,4 @@
-"""Content that may be needed more than once: what it takes the place of is kept first, and an agent may have to ask."""
+"""Buffer an upload so that the write can be retried after a snapshot or an approval."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 
 class Given:
-    """Content in memory, or a stream that comes once."""
+    """Content in memory, or a stream that can be read once."""
 
     def __init__(self, data: bytes | Iterable[bytes]) -> None:
         self._data = data
 
     def again(self) -> bytes | Iterable[bytes]:
-        """The content from its beginning."""
+        """Return the content from its beginning."""
         return self._data
 
     def first(self, most: int) -> bytes | None:
-        """So many bytes of it."""
+        """Return the first `most` bytes."""
         return self._data[:most] if isinstance(self._data, bytes) else None
 
     def start(self) -> bytes | None:
-        """As much as tells whether it is binary."""
+        """Return enough of the beginning to tell whether the content is binary."""
         return self.first(FACT_BYTES)
 
 
 class _Spooled(Given):
-    """A stream that was written to a file without a name, to be read again."""
+    """A stream buffered in an unnamed temporary file, to be read again."""
 
     def __init__(self, fd: int, size: int) -> None:
         super().__init__(b"")
@@ -52,7 +52,7 @@ class _Spooled(Given):
 
 @contextmanager
 def spooled(home: Home, data: bytes | Iterable[bytes], most: int, *, again: bool) -> Iterator[Given]:
-    """The content, if it is needed in a form that can be read again; not much more than `most` bytes of it."""
+    """Yield the content, in a form that can be read again if needed; of a stream not much more than `most` bytes."""
     if not again or isinstance(data, bytes):
         yield Given(data)
         return
@@ -63,7 +63,7 @@ def spooled(home: Home, data: bytes | Iterable[bytes], most: int, *, again: bool
             size = 0
             for chunk in data:
                 size += file.write(chunk)
-                if size > most:  # too much of it is still too much
+                if size > most:  # enough to know that it is too large
                     break
             file.flush()
             yield _Spooled(file.fileno(), size)

@@ -1,4 +1,4 @@
-"""The state of the background verification: what it has read, and the damage that it found."""
+"""The state of the background verification: its progress, and the damage that it found."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class VerificationState(Value):
-    """How far the verification in the background is."""
+    """Progress of the background verification."""
 
-    last: str = ""  # the part that was read last; "" between two passes
-    ended_at: float = 0.0  # of the last whole pass
+    last: str = ""  # the part that was checked last; "" between two passes
+    ended_at: float = 0.0  # of the last complete pass
     damage: dict[str, list[dict[str, Any]]] = {}  # by part
 
     def found(self) -> list[Damage]:
-        """Everything that is damaged, as far as it was read."""
+        """Return all known damage."""
         return [Damage(**each) for name in sorted(self.damage) for each in self.damage[name]]
 
 
 def read_state(home: Home) -> VerificationState:
-    """What the verification in the background knows; nothing if its file is missing or damaged."""
+    """Read the state of the background verification; empty if its file is missing or damaged."""
     with suppress(OSError, ValueError, TypeError), open(state_path(home), "rb") as file:
         text = unseal(file.read())
         return VerificationState(**json.loads(text)) if text else VerificationState()

@@ -21,7 +21,7 @@ ACTOR = "watcher"
 
 
 def settle(home: Home, uid: str) -> str | None:
-    """Write down that a watcher died; None if it lives, or there is none."""
+    """Record that a watcher died; None if it is alive, or there is none."""
     try:
         with home.hold(watch_lock(uid), wait_seconds=0):
             found = find_watch(home, uid)
@@ -45,7 +45,7 @@ def watch_lock(uid: str) -> str:
 
 
 def record_watch_end(home: Home, workspace: Workspace, reason: str) -> None:
-    with suppress(WorksteadError):  # whoever opens the home next finds a record whose lock is free
+    with suppress(WorksteadError):  # the next process that opens the home finds a record whose lock is free
         home.record(workspace.task_id, WatchStopped(**workspace.names(), reason=reason))
 
 

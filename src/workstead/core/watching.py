@@ -1,4 +1,4 @@
-"""Watch a workspace: what changes in it, and as far as it can be known, by whom. Looking leaves no event."""
+"""Watch a workspace for file changes, and find out who made them where possible. Watching records no event."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 METADATA = ".aw"
 _STANDING = ("ready", "reverting", "applying")
-_ASK_SECONDS = 0.2  # how often `until` is asked
+_ASK_SECONDS = 0.2  # interval of calls of `until`
 _TRIES = 20
 _VERBS = tuple(
     name for cls, name in EVENT_TYPES.items() if issubclass(cls, FileFact) and cls not in (FileRead, FileChanged)
 )
 _RUN_ENDS = ("run_completed", "run_failed", "run_cancelled", "run_timed_out")
 _RESTORES = ("snapshot_restoring", "snapshot_restored")
-_REMEMBERED_SECONDS = 5.0  # how much later than its fact a change by a verb may be seen
+_REMEMBERED_SECONDS = 5.0  # how much later than its event a change by a verb may be seen
 _SLACK_SECONDS = 0.05
 
 
@@ -47,10 +47,10 @@ def watch(
     debounce_seconds: float | None = None,
     note: Callable[[str], None] | None = None,
 ) -> Watch:
-    """What changes in a workspace from now on, one after the other; ends when it is destroyed.
+    """Iterate over the changes of a workspace from now on; ends when it is destroyed.
 
-    Ends too when `until` says so, or nothing came for `timeout_seconds`. `note` is told when the kernel refuses to
-    watch and everything is looked at every few seconds instead.
+    Ends too when `until` returns true, or nothing changed for `timeout_seconds`. `note` is called with a message when
+    the kernel refuses to watch and the workspace is scanned every few seconds instead.
     """
     workspace = lookup.check_here(home, materialise(home, lookup.get(home, workspace_id)))
     return Watch(home, workspace, until, timeout_seconds, debounce_seconds, note or (lambda _: None))
@@ -93,18 +93,18 @@ class Watch:
         self.close()
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self.is_over = True
         self._watcher.close()
 
     @property
     def mechanism(self) -> str:
-        """How changes are noticed: inotify, or scanning."""
+        """Return how changes are noticed: inotify, or scanning."""
         return self._watcher.mechanism
 
     @property
     def is_reading(self) -> bool:
-        """Whether a large workspace is still being gone through for the first time."""
+        """Return whether the first walk through a large workspace is still in progress."""
         return self._watcher.is_reading
 
     def __iter__(self) -> Self:
@@ -129,7 +129,7 @@ class Watch:
         raise StopIteration
 
     def batch(self, seconds: float) -> list[FileChange]:
-        """What changed together, or [] if nothing did within the time; `is_over` when the workspace is gone."""
+        """Return the changes that happened together, or [] on timeout; `is_over` is set when the workspace is gone."""
         if self.is_over:
             return []
         try:
@@ -141,7 +141,7 @@ class Watch:
 
 
 def trees_of(home: Home, uid: str) -> list[Tree] | None:
-    """Where the files of a workspace are now, mounted; None if it does not stand any more."""
+    """Return the mounted directories of a workspace's files; None if it no longer exists."""
     from workstead.system.overlay import layers
     from workstead.system.overlay.stack import stack_of
     from workstead.system.watch.watch_tree import Tree
@@ -164,7 +164,7 @@ def trees_of(home: Home, uid: str) -> list[Tree] | None:
         except OSError as error:
             raise from_os(error, f"workspace {workspace.id}") from error
         if filled.mechanism in mounter.MOUNTED:
-            if inside == around:  # unmounted again, by somebody who is at it right now
+            if inside == around:  # unmounted again by another process that is using the workspace
                 time.sleep(0.01 * attempt)
                 continue
             stack = stack_of(filled, place)
@@ -185,23 +185,23 @@ def trees_of(home: Home, uid: str) -> list[Tree] | None:
 
 
 class _Who:
-    """Finds out who made a change: by the facts that verbs write, by the runs that were active, or neither."""
+    """Attribute a change to its author: by the events of verbs, by the active runs, or to none."""
 
     def __init__(self, home: Home, workspace: Workspace) -> None:
         self._home = home
         self._workspace = workspace
         self._public = lookup.public_mount(home, workspace)
         self._position = home.log.last_position()
-        self._verbs: list[tuple[float, str, str]] = []  # when, the path, who
-        self._ended: list[tuple[float, str]] = []  # when, the run
+        self._verbs: list[tuple[float, str, str]] = []  # (time, path, actor)
+        self._ended: list[tuple[float, str]] = []  # (time, run)
 
     def name(self, seen: Sequence[Seen], began_at: float) -> list[FileChange]:
-        """The changes with public paths and who made them."""
+        """Return the changes with public paths and authors."""
         self._read_log(since=began_at - _REMEMBERED_SECONDS)
         runs = [record["run_id"] for record in lookup.active_runs(self._home, self._workspace)]
         runs += [run for ended_at, run in self._ended if ended_at >= began_at - _SLACK_SECONDS]
         named = {path: actor for _, path, actor in self._verbs}
-        made = {above: actor for path, actor in named.items() for above in _above(path)}  # with parents, if missing
+        made = {above: actor for path, actor in named.items() for above in _above(path)}  # with missing parents
         return [self._name(each, runs, named, made) for each in seen]
 
     def _name(self, seen: Seen, runs: list[str], named: dict[str, str], made: dict[str, str]) -> FileChange:
@@ -228,7 +228,7 @@ class _Who:
                     return "owner", named[each], True
         if not runs:
             return "outside", "", True
-        # Where we are root, runs have a user of their own, which nobody else is.
+        # As root, runs have a user id that no other process uses.
         is_theirs = os.geteuid() == 0 and seen.uid == self._home.settings.sandbox.uid
         return "run", runs[0], seen.kind == "added" and is_theirs and len(runs) == 1
 
@@ -255,7 +255,7 @@ class _Who:
 
 
 def _above(path: str) -> Iterator[str]:
-    """The directories that a path leads through."""
+    """Yield the parent directories of a path."""
     place = path.rfind("/")
     while place > 0:
         yield path[:place]

@@ -1,9 +1,10 @@
-"""Verify everything slowly, for a process that stays, and go on after a restart where it was left.
+"""Verify a whole home slowly in the background of a long-lived process, and resume after a restart.
 
-    HOME/verification     one sealed line: where the verification is, and what it has found
+    HOME/verification     one sealed line: the progress of the verification, and the damage found
 
-One part is read at a time (`inspect.parts`), at most so many megabytes a second, by a thread of the lowest priority.
-What is damaged is kept until a later pass finds it whole: `aw doctor`, the metrics and the server's log show it.
+One part is read at a time (`inspection.parts`), with a limit on megabytes per second, by a thread of the lowest
+priority. Damage stays recorded until a later pass finds the part intact: `aw doctor`, the metrics and the server's log
+show it.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
     from workstead.core.verification import VerificationState
 
 DAY = 86400.0
-AGAIN_SECONDS = 600.0  # after another process was at it
+AGAIN_SECONDS = 600.0  # retry interval while another process verifies
 _NICE = 19
 _SMALL = "the small records"
 
 
 class _StoppedError(Exception):
-    """The process wants to end."""
+    """The process is shutting down."""
 
 
 def verify_if_due(home: Home, is_stopping: Callable[[], bool]) -> float | None:
-    """Go on with the verification if one is due; return the seconds until the next, None for never."""
+    """Continue the verification if it is due; return the seconds until the next one, None for never."""
     days = home.settings.storage.verify_every_days
     if days is None:
         return None
@@ -61,7 +62,7 @@ def verify_if_due(home: Home, is_stopping: Callable[[], bool]) -> float | None:
 
 
 def _pass(home: Home, state: VerificationState, is_stopping: Callable[[], bool]) -> None:
-    """Read every part after the one that was read last."""
+    """Check every part after the last one that was read."""
     if not state.last:
         state = _note(home, state, _SMALL, _small(home))
     parts = inspection.parts(home)
@@ -94,7 +95,7 @@ def _note(home: Home, state: VerificationState, name: str, found: list[Damage]) 
 
 
 def _pace(megabytes: float, is_stopping: Callable[[], bool]) -> Callable[[int], None]:
-    """Sleeps so long that no more than this is read in a second; raises when the process wants to end."""
+    """Return a rate limiter that sleeps to stay below this speed, and raises when the process is shutting down."""
     ahead = time.monotonic()
 
     def pace(size: int) -> None:

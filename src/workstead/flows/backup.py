@@ -1,15 +1,15 @@
 """Back up a live home, verify a backup, and restore one into a new home.
 
     backup    copy of the log at one position → packs of snapshots → files of each workspace → manifest
-    restore   everything beside the new home, every piece compared with its digest → rename → adopt
+    restore   write everything beside the new home, check every digest → rename → adopt
 
-The log is copied first, by SQLite's own backup, so that it is one consistent state; everything that it speaks of is
-copied after it and may be newer, as if somebody had written files by hand. A workspace is kept under its uid and laid
-where the restored log says that it is, whatever was destroyed or brought back meanwhile. Sweeps of snapshots and layers
-wait while a backup runs; a workspace that was deleted from the trash meanwhile makes it begin again.
+The log is copied first, by SQLite's own backup, so that it is consistent; the files that it refers to are copied later
+and may be newer, as if a user had edited them. A workspace is stored under its uid and restored to the path in the
+restored log, whatever was destroyed or restored meanwhile. Sweeps of snapshots and layers wait while a backup runs; if
+a workspace is purged from the trash meanwhile, the backup starts again.
 
-What a backup does not hold: the folder of `folder:` and the origin of `overlay:` and `worktree:` workspaces (of those
-it holds the changes), virtual machines, caches of the snapshot store, the server's token.
+A backup does not contain the folder of `folder:` and the origin of `overlay:` and `worktree:` workspaces (only their
+changes), virtual machines, caches of the snapshot store, and the server's token.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from workstead.model.event import Caller
     from workstead.settings import Settings
 
-# In the home, and not in its backup: what is of this machine or this moment, secret, derived, or kept in another way.
+# Files of the home that a backup skips: specific to this machine or moment, secret, derived, or stored in another way.
 _OWN = frozenset(
     "log.db log.db-wal log.db-shm log.db.lock log.db.head locks place adopting token server machines workspaces "
     "layer-sizes quota reserve reserve.1 reserve.2 backup.tmp".split()
@@ -62,24 +62,24 @@ _TRIES = 3
 
 
 class BackedUp(Value):
-    """A backup that was made."""
+    """A completed backup."""
 
     path: str  # a directory or an s3:// URL
     number: int
     made_at: str
-    home: str  # its id
-    position: int  # of the newest event in it
+    home: str  # id of the home
+    position: int  # of the newest event
     files: int
     bytes: int  # of all files
-    written_bytes: int  # that were not there before
-    left_out: list[str]  # what could not be read, and why
-    torn: list[str]  # files that were written to all the time
+    written_bytes: int  # new in this backup
+    left_out: list[str]  # unreadable files, with the reason
+    torn: list[str]  # files that kept changing while they were read
 
 
 def backup(home: Home, location: str, *, progress: Callable[[int, int], None] | None = None) -> BackedUp:
-    """Add a backup of this home to a directory or an `s3://` prefix; only what is not there yet is written.
+    """Add a backup of this home to a directory or an `s3://` prefix; only new content is written.
 
-    `progress` is told how many of about how many bytes are done.
+    `progress` is called with the bytes done and the approximate total.
     """
     refuse_agents(home, "to back up the home")
     home.check_place()
@@ -121,7 +121,7 @@ def _backup(home: Home, repository: Repository, progress: Callable[[int, int], N
     for attempt in range(_TRIES):
         began_ns = time.time_ns()
         keeper = Keeper(writer, known, last.began_ns - SETTLED_NS if last else 0, tell)
-        # Sweeps of snapshots, layers and caches pass this home over meanwhile, and come again.
+        # Sweeps of snapshots, layers and caches skip this home meanwhile, and run later.
         with home.hold("the states of this home", wait_seconds=60), _copy_of_log(home) as copy:
             position, digest = _end_of(copy)
             log_size, pieces = _keep_log(home, keeper)
@@ -173,8 +173,8 @@ def _known_files(last: Manifest) -> dict[str, list[Any]]:
 
 @contextmanager
 def _copy_of_log(home: Home) -> Iterator[sqlite3.Connection]:
-    """A copy of the log as it is at one moment, in a file that is gone afterwards; others go on writing."""
-    aside = f"{home.path}/backup.tmp"  # of a backup that was killed, if it is there: we hold the lock
+    """Copy the log as of one moment to a temporary file; other processes go on writing."""
+    aside = f"{home.path}/backup.tmp"  # may be left from a killed backup: we hold the lock
     _clear(aside)
     os.mkdir(aside, 0o700)
     try:
@@ -182,7 +182,7 @@ def _copy_of_log(home: Home) -> Iterator[sqlite3.Connection]:
         copy = sqlite3.connect(f"{aside}/log.db")
         try:
             source.backup(copy)
-            copy.execute("PRAGMA journal_mode = DELETE")  # all of it in the one file
+            copy.execute("PRAGMA journal_mode = DELETE")  # no write-ahead log: everything in one file
             problem = copy.execute("PRAGMA quick_check(1)").fetchone()[0]
             if problem != "ok":
                 raise StoreUnavailable(f"the event log is damaged: {problem}", hint="aw verify says more")
@@ -235,7 +235,7 @@ def _workspaces(copy: sqlite3.Connection, home_id: str) -> list[Workspace]:
 
 
 def _pending_applies(copy: sqlite3.Connection) -> list[str]:
-    """Operations under way: their journals must not be replayed over the user's folder after a restore."""
+    """Return the applies in progress: their journals must not be replayed over the user's folder after a restore."""
     rows = copy.execute("SELECT data FROM views WHERE kind = 'workspace' AND pending = 1").fetchall()
     return [json.loads(row[0])["operation_id"] for row in rows]
 
@@ -247,25 +247,26 @@ def _keep_files(home: Home, keeper: Keeper, pending: list[str]) -> list[Any]:
     skip |= {f"applied/{operation}{suffix}" for operation in pending for suffix in JOB_SUFFIXES}
     with suppress(FileNotFoundError):
         for name in os.listdir(f"{home.path}/runs"):
-            skip |= {f"runs/{name}/{own}" for own in ("lock", "spec")}  # a specification may hold secrets
+            skip |= {f"runs/{name}/{own}" for own in ("lock", "spec")}  # a spec may hold secrets
     return keeper.tree("home", os.open(home.path, OPEN_DIR), skip)
 
 
 def _keep_workspace(home: Home, keeper: Keeper, workspace: Workspace, trees: dict[str, list[Any]]) -> set[str]:
-    """Keep the files and layers of a workspace; return the layers that it stands on."""
+    """Store the files and layers of a workspace; return the shared layers that it uses."""
     layers = f"{home.private}/layers/{workspace.uid}"
     name = f"workspaces/{workspace.uid}"
     places = [path for path in (workspace.path, workspace.trash_path) if path]
     if not os.path.isdir(layers):
-        any(_keep_tree(keeper, trees, name, path) for path in places)  # wherever it is by now
+        # its directory may move meanwhile, so try each possible path
+        any(_keep_tree(keeper, trees, name, path) for path in places)
         return set()
-    with Hold(layers):  # nobody mounts, unmounts or freezes meanwhile
+    with Hold(layers):  # prevents mounts, unmounts and freezing meanwhile
         stack = read_stack(layers)
         sized = has_space(layers)
         if sized:
-            sync_trees(space_of(layers))  # what the kernel has not written yet is not in the image
+            sync_trees(space_of(layers))  # the image misses pages that the kernel has not written yet
         _keep_tree(keeper, trees, f"layers/{workspace.uid}", layers, {*_LAYERS_OWN, *_below(layers, "work")}, ["image"])
-        skip = set(os.listdir(places[0])) if sized and os.path.isdir(places[0]) else None  # it is in the image
+        skip = set(os.listdir(places[0])) if sized and os.path.isdir(places[0]) else None  # contained in the image
         any(_keep_tree(keeper, trees, name, path, skip) for path in places)
         return set(stack.lowers) if stack else set()
 
@@ -297,7 +298,7 @@ def _keep_tree(
 
 
 def _purged_since(home: Home, copy: sqlite3.Connection, trees: dict[str, list[Any]]) -> list[str]:
-    """The workspaces of the copied log whose files went for good before they were read."""
+    """Return the workspaces of the copied log that were purged before their files were read."""
     found: list[str] = []
     for workspace in _workspaces(copy, home.id):
         if f"workspaces/{workspace.uid}" not in trees:
@@ -307,11 +308,12 @@ def _purged_since(home: Home, copy: sqlite3.Connection, trees: dict[str, list[An
     return found
 
 
-# -- looking -----------------------------------------------------------------------------------------------------------
+# -- listing and verifying
+# -----------------------------------------------------------------------------------------------
 
 
 def backups(location: str) -> list[KnownBackup]:
-    """The complete backups at a place, oldest first."""
+    """Return the complete backups at a location, oldest first."""
     repository = Repository(location)
     repository.check()
     return [_known(repository.load(number)) for number in repository.numbers()]
@@ -340,7 +342,8 @@ def verify_backup(location: str, number: int | None = None) -> KnownBackup:
     return _known(manifest)
 
 
-# -- and back ----------------------------------------------------------------------------------------------------------
+# -- restoring
+# -----------------------------------------------------------------------------------------------------------
 
 
 def restore_backup(
@@ -367,9 +370,9 @@ def restore_backup(
 
 
 def _write(location: str, to: str, workspaces: str | None, number: int | None) -> Manifest:
-    """Write everything beside its place first: a restore that fails or is killed leaves no home.
+    """Write everything to a staging directory first: a failed or killed restore leaves no home.
 
-    `workspaces` is where the workspaces go if the settings put them outside of the home.
+    `workspaces` is the target of the workspaces if the settings put them outside of the home.
     """
     repository = Repository(location)
     repository.check()
@@ -387,7 +390,7 @@ def _write(location: str, to: str, workspaces: str | None, number: int | None) -
     try:
         for path in (aside, workspaces_aside):
             make_folders(os.path.dirname(path))
-            _clear(path)  # of a restore that was killed
+            _clear(path)  # of a killed restore
         _lay(repository, manifest, aside, workspaces_aside)
         sync_trees(aside, workspaces_aside)
         if workspaces:
@@ -430,7 +433,7 @@ def _lay(repository: Repository, manifest: Manifest, home: str, workspaces: str)
 
 
 def _give(path: str, uid: int, gid: int) -> None:
-    """Give what a restore by root made itself to the owner of the home; what was laid has its owners already."""
+    """Change the owner of files created by root's restore to the owner of the home; restored files already have theirs."""
     with suppress(FileNotFoundError):
         os.chown(path, uid, gid, follow_symlinks=False)
     if os.path.basename(path) == "workspaces":
@@ -449,7 +452,7 @@ def _lay_tree(reader: PackReader, entries: list[Any], target: str, *, owns: bool
 
 
 def _places(log: str, workspaces: str) -> dict[str, str]:
-    """Where each workspace goes, by uid: at its place or in the trash, as the restored log says."""
+    """Return the target of each workspace, by uid: its path or the trash, from the restored log."""
     database = sqlite3.connect(log)
     try:
         rows = database.execute("SELECT data FROM views WHERE kind = 'workspace'").fetchall()

@@ -1,6 +1,6 @@
-"""Workspaces side by side: what ran in them, how it ended, what they changed, and what they changed in common.
+"""Compare workspaces side by side: their runs, results, changes, and the changes they have in common.
 
-Looking leaves no event. What a race wrote down stands in for a workspace that is gone.
+Comparing records no event. For a workspace that is gone, the record of its race is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def compare(home: Home, ids: Sequence[str]) -> Comparison:
-    """Compare workspaces as they are now, the best first; of runs the last counts, or those of their race."""
+    """Compare workspaces as they are now, best first; the last run counts, or the runs of their race."""
     wanted = [lookup.normal_id(id) for id in ids]
     if len(set(wanted)) != len(wanted):
         raise Invalid("a workspace was named twice", hint="name each once")
@@ -31,7 +31,7 @@ def compare(home: Home, ids: Sequence[str]) -> Comparison:
 
 
 def look(home: Home, workspace: Workspace) -> Lane:
-    """One workspace, unranked."""
+    """Return the lane of one workspace, unranked."""
     known = _in_race(home, workspace)
     lane = Lane(workspace_id=workspace.id, uid=workspace.uid, check_changed=known.get("check_changed", 0))
     found = {each.run_id: each for each in runs(home, workspace.id) if each.uid == workspace.uid and not each.box}
@@ -45,7 +45,7 @@ def look(home: Home, workspace: Workspace) -> Lane:
 
 
 def _in_race(home: Home, workspace: Workspace) -> Mapping[str, Any]:
-    """What the last race of this workspace knows about it."""
+    """Return the record of this workspace in its last race."""
     for record in reversed(home.log.find_all("race", task=workspace.task_id)):
         for lane in record["lanes"]:
             if lane["uid"] == workspace.uid:
@@ -54,14 +54,14 @@ def _in_race(home: Home, workspace: Workspace) -> Mapping[str, Any]:
 
 
 def with_run(lane: Lane, run: Run) -> Lane:
-    """The lane with its command's end."""
+    """Return the lane with the result of its command."""
     return lane.replace(
         run_id=run.run_id, state=run.state, exit_code=run.exit_code, seconds=_time_of(run), reason=run.reason
     )
 
 
 def with_check(lane: Lane, run: Run) -> Lane:
-    """The lane with its check's end."""
+    """Return the lane with the result of its check."""
     return lane.replace(
         check_id=run.run_id, check_state=run.state, check_code=run.exit_code, check_seconds=_time_of(run)
     )
@@ -74,7 +74,7 @@ def _time_of(run: Run) -> float:
 
 
 def with_changes(home: Home, lane: Lane) -> Lane:
-    """The lane with what it changed since its base; without, and with the reason, where that cannot be found out."""
+    """Return the lane with its changes since the base, or with the reason why they cannot be computed."""
     try:
         found = diff(home, lane.workspace_id)
     except WorksteadError as error:

@@ -1,7 +1,7 @@
-"""The machines of the sandbox `vm`: which there are, and starting or ending one by itself.
+"""Virtual machines of the sandbox `vm`: list them, start one in advance, stop one.
 
-A run starts the machine it needs, and it is kept for the next one: to mount a workspace beforehand only saves the
-first command the wait. What a machine was used for is in the log as runs; the machine itself leaves no event.
+A run starts the machine it needs, and the machine is kept for the next run; starting it in advance only saves the first
+command the wait. The log has the runs of a machine; the machine itself records no event.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def machines(home: Home, workspace_id: str | None = None, *, wait_seconds: float = 0.0) -> list[Mounted]:
-    """The machines that are there, of one workspace or of all; after waiting that long for one to be idle."""
+    """Return the existing machines, of one workspace or of all; `wait_seconds` waits for one to be idle."""
     from workstead.sandboxes.vm import machines as kept
 
     wanted = lookup.get(home, workspace_id).uid if workspace_id else ""
@@ -49,7 +49,7 @@ def machines(home: Home, workspace_id: str | None = None, *, wait_seconds: float
 def mount(
     home: Home, workspace_id: str, *, sandbox: str = "vm", progress: Callable[[str], None] = lambda _: None
 ) -> list[Mounted]:
-    """Have the workspace in a machine that is up: a run of `true` in it. SandboxUnavailable with the reason if not."""
+    """Start a machine for the workspace, by a run of `true` in it. Raises SandboxUnavailable with the reason."""
     spec = runs.RunSpec(command=["true"], sandbox=sandbox, concurrent=True)
     started = running.run(home, workspace_id, spec, progress=progress)
     done = runs.wait(home, started.id)
@@ -60,7 +60,7 @@ def mount(
 
 
 def unmount(home: Home, workspace_id: str) -> list[Mounted]:
-    """End the machines of a workspace; WorkspaceBusy while a command runs in one. Gives those that ended."""
+    """Stop the machines of a workspace and return them; raises WorkspaceBusy while a command runs in one."""
     from workstead.sandboxes.vm import machines as kept
 
     workspace = lookup.get(home, workspace_id)
@@ -76,9 +76,10 @@ def unmount(home: Home, workspace_id: str) -> list[Mounted]:
 
 
 def build(home: Home, *, progress: Callable[[str], None] = lambda _: None) -> str:
-    """Make ready what machines start from, also where it failed before; gives the guest's kernel.
+    """Prepare the guest image of the machines, also after an earlier failure; return the guest's kernel.
 
-    SandboxUnavailable with the remedy if there is no guest."""
+    Raises SandboxUnavailable with the remedy if there is no guest.
+    """
     from workstead.sandboxes.vm import driver
 
     asked = runs.machines_of(home, "", "vm")

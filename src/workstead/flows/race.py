@@ -1,10 +1,10 @@
-"""Let several workspaces of one origin try the same, and see which did best.
+"""Race: let several workspaces of one origin try the same task, and rank the results.
 
-    make them → race_started → a command in each → the check in each → compare → race_ended → race_settled
+    create workspaces → race_started → a command in each → the check in each → compare → race_ended → race_settled
 
-The runs are runs like any other and go on by themselves: if whoever runs the race dies, they end as they do, and
-`compare` still tells. A check finds what the command left, and what it changes itself is put back: it judges, and its
-caches are nobody's work.
+The runs are ordinary runs with their own supervisors: if the process of the race dies, they continue, and `compare`
+still shows the result. The check sees what the command left, and changes by the check are reverted: it only judges,
+and its caches must not count as changes.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 MAX_LANES = 100
 _STOP_SECONDS = 10.0
 _LOOK_SECONDS = 0.05
-_BY_ITSELF = ("empty", "worktree")  # each is made from the source; the others are forks of the first, all alike
+# each workspace is created from the source; otherwise all are forks of the first, and identical
+_BY_ITSELF = ("empty", "worktree")
 
 
 class Plan:
-    """What is to be tried, and where."""
+    """The command and the check of a race, and the workspaces to run them in."""
 
     def __init__(
         self,
@@ -63,14 +64,14 @@ class Plan:
         self.check_timeout_seconds = check_timeout_seconds or self.options.get("timeout_seconds")
 
     def spec(self, number: int) -> runs.RunSpec:
-        """The command for one of them."""
+        """Return the command for one lane."""
         options = {**self.options, "environment": self._environment(number)}
         if options.get("prompt"):
             (options["prompt"],) = numbered([options["prompt"]], number)
         return runs.RunSpec(command=numbered(self.command, number), **options)
 
     def check_spec(self, number: int) -> runs.RunSpec:
-        """The check for one of them: in the same sandbox, without an agent."""
+        """Return the check for one lane: in the same sandbox, without an agent."""
         options = {key: value for key, value in self.options.items() if key not in ("agent", "prompt")}
         options |= {"environment": self._environment(number), "timeout_seconds": self.check_timeout_seconds}
         return runs.RunSpec(command=numbered(self.check, number), **options)
@@ -94,17 +95,17 @@ def race(
     apply_best: bool = False,
     watch: Callable[[Race], None] = lambda _: None,
 ) -> Race:
-    """Make the workspaces TASK/1 to TASK/N with `make`, run the command and the check in each, and rank them.
+    """Create the workspaces TASK/1 to TASK/N with `make`, run the command and the check in each, and rank them.
 
-    With `apply_best` the changes of the winner are given back to the origin, with `keep="best"` the others go to the
-    trash; without a winner neither happens. `watch` is told whenever something happened. On KeyboardInterrupt the runs
-    are stopped, what there is stays and is compared, and it is raised on.
+    `apply_best` applies the changes of the winner to the origin, `keep="best"` moves the others to the trash; without a
+    winner neither happens. `watch` is called after every step. On KeyboardInterrupt the runs are stopped, the existing
+    results are compared, and the exception is raised again.
     """
     if keep not in ("all", "best"):
         raise Invalid(f"keep={keep!r} makes no sense", hint="all, or best")
     if parse(source).kind == "folder":
         raise Invalid("all would work in the same folder", hint="overlay: gives each a view of its own")
-    for number in range(1, plan.count + 1):  # said before anything is made
+    for number in range(1, plan.count + 1):  # check all ids before anything is created
         run_start.checked(home, plan.spec(number))
         if plan.check:
             run_start.checked(home, plan.check_spec(number))
@@ -136,7 +137,7 @@ def race(
 
 
 def _make(home: Home, plan: Plan, make: Callable[[str, str], Workspace], source: str, task: str) -> list[Workspace]:
-    """All of them or none: what was made before one failed goes to the trash again."""
+    """Create all workspaces or none: if one fails, the earlier ones go to the trash."""
     for number in range(1, plan.count + 1):
         if home.log.find_live("workspace", format_id(task, str(number))):
             raise WorkspaceExists.of(format_id(task, str(number)))
@@ -155,7 +156,7 @@ def _make(home: Home, plan: Plan, make: Callable[[str, str], Workspace], source:
 
 
 class Racing:
-    """A race under way. One loop looks after all of it: the runs have processes of their own."""
+    """A race in progress. One loop monitors all runs, which have their own processes."""
 
     def __init__(
         self, home: Home, plan: Plan, found: Race, desks: Sequence[Workspace], watch: Callable[[Race], None]
@@ -166,7 +167,7 @@ class Racing:
         self.watch = watch
         self.waiting = list(range(1, plan.count + 1))
         self.active: dict[int, Run] = {}
-        self.left: dict[int, str] = {}  # the state in which a command left its workspace
+        self.left: dict[int, str] = {}  # the snapshot after the command of each lane
         self.lanes = {number: Lane(workspace_id=desk.id, uid=desk.uid) for number, desk in enumerate(desks, 1)}
 
     def go(self) -> None:
@@ -185,7 +186,7 @@ class Racing:
             time.sleep(_LOOK_SECONDS if self.active else 0)
 
     def stop(self) -> None:
-        """End what is running, all at the same time."""
+        """Stop all active runs, concurrently."""
         ids = [run.run_id for run in self.active.values()]
         stopping.stop_all(self.home, ids, grace_seconds=_STOP_SECONDS / 2, seconds=_STOP_SECONDS)
         for number, run in self.active.items():
@@ -204,7 +205,7 @@ class Racing:
         spec = self.plan.check_spec(number) if is_check else self.plan.spec(number)
         try:
             run = running.run(self.home, lane.workspace_id, spec)
-        except WorksteadError as error:  # of this one; the others may do better
+        except WorksteadError as error:  # fails this lane only
             ended = {"check_state": "failed"} if is_check else {"state": "failed"}
             self.lanes[number] = lane.replace(**ended, reason=error.message)
             self.active.pop(number, None)
@@ -229,7 +230,7 @@ class Racing:
             return
         self.lanes[number] = with_changes(self.home, self.lanes[number])
         self._tell()
-        # A command that says no may have done its work all the same; one that never ran has not.
+        # A command with a nonzero exit may still have done its work; one that never started has not.
         if self.plan.check and run.state != "cancelled" and run.started_at is not None:
             self.left[number] = run.snapshot_after or snapshot(self.home, run.workspace_id, label="before the check").id
             self._start(number, is_check=True)
@@ -241,7 +242,7 @@ class Racing:
         self._tell()
 
     def _put_back(self, number: int) -> None:
-        """Bring back the state that the command left, if the check changed it."""
+        """Restore the state after the command, if the check changed it."""
         from workstead.core.changes import diff
         from workstead.verbs.restore import restore
 
@@ -258,7 +259,7 @@ class Racing:
         self.watch(self.race.replace(lanes=list(self.lanes.values())))
 
     def finish(self, state: str) -> Race:
-        """Rank them, and write it down."""
+        """Rank the lanes, and record the result."""
         found = ranked(self.lanes.values())
         fact = RaceEnded(
             race_id=self.race.race_id,
@@ -273,7 +274,7 @@ class Racing:
 
 
 def _settle(home: Home, ended: Race, *, keep: str, apply_best: bool) -> Race:
-    """Do with the winner and with the others what was asked. Raises what `apply` raises; the race has ended anyway."""
+    """Apply the winner and trash the others as requested. Raises the errors of `apply`; the race has ended anyway."""
     from workstead.verbs.apply import apply
     from workstead.verbs.destroy import destroy
 
@@ -287,11 +288,11 @@ def _settle(home: Home, ended: Race, *, keep: str, apply_best: bool) -> Race:
     return get(home, ended.race_id)
 
 
-# -- looking -----------------------------------------------------------------------------------------------------------
+# -- lookup ------------------------------------------------------------------------------------------------------------
 
 
 def get(home: Home, name: str) -> Race:
-    """A race by its id, or the last one of a task; one that is not over as it stands now."""
+    """Return a race by its id, or the last one of a task; an unfinished one with its current results."""
     record = home.log.get("race", name)
     if record is None:
         found = home.log.find_all("race", task=name)
@@ -303,7 +304,7 @@ def get(home: Home, name: str) -> Race:
 
 
 def races(home: Home) -> list[Race]:
-    """All that were run, the oldest first."""
+    """Return all races, oldest first."""
     return [_read(record) for record in home.log.find_all("race")]
 
 
@@ -315,7 +316,7 @@ def _read(record: dict[str, Any]) -> Race:
 
 
 def _as_it_stands(home: Home, race: Race) -> Race:
-    """What the runs say, and whether anybody still looks after the race."""
+    """Update an unfinished race from its runs, and tell whether its process is still alive."""
     lanes = []
     for lane in race.lanes:
         desk = lookup.find(home, lane.workspace_id)

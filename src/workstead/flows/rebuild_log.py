@@ -1,9 +1,9 @@
-"""Rebuild a lost or damaged log from what is whole in it and from what lies beside it.
+"""Rebuild a lost or damaged log from its intact events and from the records beside it.
 
-    events that are whole in the damaged file → records/UID for the others → the directories of workspaces and the trash
+    intact events of the damaged file → records/UID for the others → the directories of workspaces and the trash
 
-The damaged file is kept beside the new one. If events are missing that the head knows of, the head stays as it is: then
-nothing is deleted until `aw repair --accept-log`, because what the new log does not know may be a snapshot.
+The damaged file is kept beside the new one. If events are missing that the head knows of, the head is not changed: then
+nothing is deleted until `aw repair --accept-log`, because files unknown to the new log may belong to a snapshot.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 
     Stored = tuple[str, str, str, str, str, str]  # stream, type, data, actor, metadata, time
 
-_LOST = "f" * 64  # the hash of no event: a head with it says that events were lost
+_LOST = "f" * 64  # the hash of no event: a head with it marks lost events
 _UID = frozenset("0123456789abcdefghjkmnpqrstvwxyz")
 
 
 def rebuild_log(path: str, settings: Settings, caller: Caller) -> list[Finding]:
-    """Make the log of a home anew; the home must not be open anywhere."""
+    """Rebuild the log of a home; no process may have the home open."""
     if settings.store.url:
         raise InvalidUsage("the log is in PostgreSQL, not in the home", hint="restore it from a backup of the database")
     log = f"{path}/log.db"
@@ -97,7 +97,7 @@ def _refuse_users(log: str) -> None:
 
 
 def _gather(path: str) -> tuple[list[Stored], int]:
-    """Every event that can be had, in order, and how many of the old log are damaged."""
+    """Return every recoverable event, in order, and the number of damaged events in the old log."""
     newest = (head.read(f"{path}/log.db.head") or (0, ""))[0]
     whole, damaged = read_whole(f"{path}/log.db", f"{path}/log.db.salvage", newest)
     found = {(row[0], row[7], row[3]): (row[1], *row[3:8]) for row in whole}
@@ -111,21 +111,21 @@ def _gather(path: str) -> tuple[list[Stored], int]:
 
 
 def _exchange(path: str, stored: list[Stored]) -> tuple[str, list[tuple[str, str]]]:
-    """Put a new log in place of the old one; return where the old one is, and the events that did not fit."""
+    """Replace the log by a new one; return the path of the old one, and the events that were not accepted."""
     log, fresh = f"{path}/log.db", f"{path}/log.db.rebuilt"
     for suffix in (*SUFFIXES, "-shm", ".lock", ".head"):
         with suppress(FileNotFoundError):
-            os.unlink(f"{fresh}{suffix}")  # of a rebuild that was killed
+            os.unlink(f"{fresh}{suffix}")  # of a killed rebuild
     new = open_log(fresh)
     try:
         refused = new.fill(stored)
     finally:
-        new.close()  # the last connection writes everything into the main file
+        new.close()  # closing the last connection writes everything into the main file
     aside = ""
     if os.path.lexists(log):
         aside = f"{log}.damaged-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(2).hex()}"
         os.link(log, aside)
-        # First: SQLite would read the old write-ahead log into the new file.
+        # Before the rename: SQLite would read the old write-ahead log into the new file.
         for suffix in ("-wal", "-shm"):
             with suppress(FileNotFoundError):
                 os.rename(f"{log}{suffix}", f"{aside}{suffix}")
@@ -133,13 +133,13 @@ def _exchange(path: str, stored: list[Stored]) -> tuple[str, list[tuple[str, str
         os.unlink(f"{fresh}.lock")
     os.rename(fresh, log)
     sync_names(path)
-    if head.read(f"{path}/log.db.head") is None:  # nobody knows how much is missing
+    if head.read(f"{path}/log.db.head") is None:  # without a head it is unknown how much is missing
         head.write(f"{path}/log.db.head", len(stored) + 1, _LOST, durable=True)
     return aside, refused
 
 
 def _finish(home: Home, aside: str, damaged: int) -> list[Finding]:
-    """Compare the new log with the disk, and write down what the log has to say of it."""
+    """Compare the new log with the disk, and record the differences as events."""
     home.check_place()
     findings = []
     for kind, record in home.log.find_pending():
@@ -170,7 +170,7 @@ def _finish(home: Home, aside: str, damaged: int) -> list[Finding]:
 
 
 def write_records(home: Home) -> None:
-    """Write the record of every workspace anew from the log."""
+    """Rewrite the record of every workspace from the log."""
     kept: dict[str, list[Any]] = {}
     for event in home.log.read(types=sorted(records.KEPT)):
         kept.setdefault(str(event.event_data["uid"]), []).append(event)
@@ -180,7 +180,7 @@ def write_records(home: Home) -> None:
 
 
 def _end_step(home: Home, workspace: Workspace) -> list[Finding]:
-    """End a step whose end is missing by what is on the disk."""
+    """Complete a step without a recorded end, from the state of the disk."""
     what = f"{workspace.id} was {workspace.state} when the log ended"
     reason = "the log was rebuilt"
     names = workspace.names()
@@ -202,7 +202,7 @@ def _step(workspace: Workspace) -> dict[str, Any]:
 
 
 def _compare(home: Home, workspace: Workspace) -> list[Finding]:
-    """Let the log say where the directory really is: the last lines of a record may be missing."""
+    """Record where the directory really is: the last lines of a record may be missing."""
     trash = f"{home.private}/trash/{workspace.uid}"
     names = workspace.names()
     operation = home.new_id()
@@ -222,10 +222,11 @@ def _compare(home: Home, workspace: Workspace) -> list[Finding]:
 
 
 def _adopt(home: Home, path: str, *, known: Workspace | None = None, trashed: bool = False) -> list[Finding]:
-    """Take a directory into the log that only its own `.aw` tells of.
+    """Record a directory that is known only by its own `.aw`.
 
-    An agent may have changed what is in there, so it is believed only as far as it cannot lead anywhere: the id has to
-    fit the place, and the source is told, not used."""
+    An agent may have changed its content, so it is trusted only where it can do no harm: the id has to match the path,
+    and the source is recorded for information, not used.
+    """
     context, uid = _context(path), known.uid if known else _uid_of(path)
     try:
         workspace_id = str(format_id(*parse_id(str(context.get("workspace_id")))))
@@ -264,7 +265,7 @@ def _adopt(home: Home, path: str, *, known: Workspace | None = None, trashed: bo
 
 
 def _filled(home: Home, uid: str, path: str) -> tuple[dict[str, Any], str]:
-    """What the workspace is made of, as its layers say, and the state that its changes count from."""
+    """Return the mechanism and origin of the workspace, from its layers, and the base of its changes."""
     from workstead.core.states import base_of
     from workstead.model.source import Filled
     from workstead.system.overlay.layers import candidates

@@ -1,7 +1,7 @@
-"""Finish or undo what a crash left half done, and look after the rest of the home.
+"""Crash recovery and consistency check of a home: finish or roll back interrupted steps, compare the disk with the log.
 
-`settle` runs whenever a home is opened: it looks only at steps that were begun and not ended, of which there are
-usually none. A step whose lock is held has a living owner and is left alone.
+`settle` runs whenever a home is opened: it looks only at steps without a recorded end, of which there are usually none.
+A step whose lock is held has a living process and is left alone.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def settle_moves(home: Home, workspace: Workspace) -> str:
-    """End a destroy or its undo by where the directory is, whatever else the log lacks; says where that is."""
+    """Complete a destroy or its undo from the location of the directory, also with a damaged log; return the location."""
     return _SETTLERS[workspace.state](home, workspace)
 
 
 def repair(home: Home, *, rebuild_views: bool = False, accept_log: bool = False) -> list[Finding]:
-    """Settle interrupted steps, then compare the disk with the log and mend what can be mended without a loss.
+    """Recover interrupted steps, then compare the disk with the log and repair differences that lose no data.
 
-    With `accept_log`, a log that lost events is taken for the whole one first; without, nothing is changed then.
+    `accept_log` first accepts a log that lost events as complete; without it, nothing is changed in such a home.
     """
     home.check_place()
     findings = []
@@ -46,7 +46,7 @@ def repair(home: Home, *, rebuild_views: bool = False, accept_log: bool = False)
     findings += settle(home)
     findings += _finish_deleting(home)
     findings += _mend_records(home)
-    findings += _check_ready(home)  # looks in the building site too, so before that is tidied
+    findings += _check_ready(home)  # also searches staging directories, so it runs before they are removed
     findings += _check_trashed(home)
     findings += _tidy_staging(home)
     findings += _tidy_templates(home)
@@ -66,18 +66,18 @@ def _tidy_staging(home: Home) -> list[Finding]:
         record = home.log.get("workspace", uid)
         if record is not None and not number and _may_need(record, f"{staging}/{name}"):
             findings.append(Finding(what=f"{record['workspace_id']} has files in {staging}/{name}", done="nothing"))
-        elif record is None or record["state"] != "creating":  # its intent is written first, so nobody builds here
+        elif record is None or record["state"] != "creating":  # the intent is recorded first: no process builds here
             remove_tree(f"{staging}/{name}")
             findings.append(Finding(what=f"left-over building site {name}", done="deleted"))
     for name in names_in(home.path):
-        if name.startswith("id."):  # of a process that died while it made this home
+        if name.startswith("id."):  # of a process that died while it created this home
             os.unlink(f"{home.path}/{name}")
             findings.append(Finding(what=f"left-over file {name}", done="deleted"))
     return findings
 
 
 def _may_need(record: dict[str, Any], place: str) -> bool:
-    """Whether a building site may hold the only files of a workspace that was told to somebody."""
+    """Return whether a staging directory may hold the only files of a workspace that was reported to a caller."""
     where = {"ready": record["path"], "destroyed": record["trash_path"]}.get(record["state"])
     return where is not None and not os.path.isdir(where) and os.path.isdir(f"{place}/.aw")
 
@@ -92,7 +92,7 @@ def _finish_deleting(home: Home) -> list[Finding]:
 
 
 def _mend_records(home: Home) -> list[Finding]:
-    """Write the record beside the log anew of each workspace whose record does not hold what the log does."""
+    """Rewrite the record beside the log of each workspace whose record differs from the log."""
     from workstead.core.inspection import MISSING, compare_records
     from workstead.system.files import records
 
@@ -105,7 +105,7 @@ def _mend_records(home: Home) -> list[Finding]:
             kept.get(str(event.event_data["uid"]), []).append(event)
         for uid, events in kept.items():
             records.replace(home.path, uid, events)
-    # A workspace of an older version never had one: that is no news.
+    # Workspaces of older versions have no record: that is not reported.
     return [
         Finding(what=f"the record of {uid} {problem}", done="written anew from the log")
         for uid, problem in wrong.items()
@@ -114,7 +114,7 @@ def _mend_records(home: Home) -> list[Finding]:
 
 
 def _mend_stacks(home: Home) -> list[Finding]:
-    """Write damaged stacks anew from the log, where it knows the layers."""
+    """Rewrite damaged stack files from the log, where it knows the layers."""
     from workstead.core.mounting import filled_in
     from workstead.system.overlay.stack import damaged_stacks, stack_of, write_stack
 
@@ -187,7 +187,7 @@ def _check_ready(home: Home) -> list[Finding]:
 
 
 def _check_trashed(home: Home) -> list[Finding]:
-    """Look for the files of destroyed workspaces that are not in the trash: undo and sweep look for them there."""
+    """Find the files of destroyed workspaces that are not in the trash, where undo and sweep look for them."""
     from workstead.core.mend import find_trashed_files
 
     findings = []
@@ -211,7 +211,7 @@ def _check_trashed(home: Home) -> list[Finding]:
 
 
 def _check_states(home: Home) -> list[Finding]:
-    """Kept states of which something is missing, found without reading every byte: they are named, never touched."""
+    """Report incomplete snapshots, found without reading every byte; they are never changed."""
     from workstead.core.snapshots import of_workspace
     from workstead.core.states import open_store
     from workstead.errors import StoreDamaged

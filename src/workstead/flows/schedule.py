@@ -1,4 +1,4 @@
-"""Sweep and verify by the clock, for a process that stays: whoever is first does it for all that serve this home."""
+"""Scheduled sweep and verification in a long-lived process; of several processes of a home, the first does it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 def sweep_if_due(home: Home) -> float | None:
-    """Sweep if the last time is `workspaces.sweep_every_hours` ago; gives the seconds until the next, None for never.
+    """Sweep if the last sweep is `workspaces.sweep_every_hours` ago; return the seconds until the next, None for never.
 
-    The time is the same that `destroy` looks at, who has the trash swept once an hour."""
+    `destroy` uses the same time stamp for its hourly sweep of the trash.
+    """
     hours = home.settings.workspaces.sweep_every_hours
     if hours is None:
         return None
@@ -27,7 +28,7 @@ def sweep_if_due(home: Home) -> float | None:
             age = _age(stamp)
             if age is not None and age < every:
                 return every - age
-            with open(stamp, "w"):  # first: one that fails is not tried again at once
+            with open(stamp, "w"):  # before the sweep: a failing one is not retried at once
                 os.utime(stamp)
             sweep(home)
     except WorkspaceBusy:
@@ -36,7 +37,7 @@ def sweep_if_due(home: Home) -> float | None:
 
 
 def _age(stamp: str) -> float | None:
-    """Seconds since the last sweep; a clock that was set back makes it due."""
+    """Return the seconds since the last sweep; a clock that was set back makes it due."""
     try:
         age = time.time() - os.stat(stamp).st_mtime
     except FileNotFoundError:

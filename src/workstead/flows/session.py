@@ -1,4 +1,4 @@
-"""A workspace in the hands of a chat product: one snapshot for each answer, and a way back to the beginning."""
+"""Sessions for chat products: one snapshot for each answer, and a reset to the beginning."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ class Session:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is cleaned up: the workspace and its turns stay."""
+        """Clean up nothing: the workspace and its turns stay."""
 
     def respond(self, message: str) -> Turn:
-        """Keep the state after an answer, named after the message; with `snapshots.after_answers` off the turn is the
-        state that was kept last, and has no snapshot of its own."""
+        """Take a snapshot after an answer, labelled with the message.
+
+        With `snapshots.after_answers` off the turn refers to the last snapshot, and has none of its own.
+        """
         with self._home.hold(self.workspace.id):
             workspace = refuse_unready(lookup.get(self._home, self.workspace.id))
             if not self._home.settings.snapshots.after_answers:
@@ -46,29 +48,29 @@ class Session:
             return _turn(keep(self._home, workspace, cause="answer", label=label_of(message)))
 
     def turns(self) -> list[Turn]:
-        """The kept answers, oldest first."""
+        """Return the recorded answers, oldest first."""
         return [_turn(each) for each in snapshots(self._home, self.workspace.id) if each.cause == "answer"]
 
     def restore(self, turn: Turn | str) -> None:
-        """Go back to the state after an answer, by the turn, its hash or its snapshot; `undo` takes that back."""
+        """Restore the state after an answer, by the turn, its hash or its snapshot; `undo` reverts that."""
         name = turn if isinstance(turn, str) else turn.snapshot_id
         by_hash = next((each.snapshot_id for each in self.turns() if each.hash == name), name)
         restore(self._home, self.workspace.id, by_hash)
 
     def reset(self) -> None:
-        """Go back to what the workspace began with; `undo` takes that back."""
+        """Restore the base of the workspace; `undo` reverts that."""
         restore(self._home, self.workspace.id, BASE)
 
 
 def label_of(message: str) -> str:
-    """The message as one line that any terminal and any reader of JSON takes; never empty, for labelled ones stay."""
-    text = message.encode("utf-8", "replace").decode()  # half of a pair is no character
+    """Return the message as one printable line, valid in JSON; never empty, because labelled snapshots are retained."""
+    text = message.encode("utf-8", "replace").decode()  # replaces unpaired surrogates
     text = "".join(char if char.isprintable() or char.isspace() or char in _JOINERS else "" for char in text)
     text = " ".join(text.split())
     return text if 0 < len(text) <= LABEL_LENGTH else f"{text[: LABEL_LENGTH - 1]}…" if text else "answer"
 
 
-_JOINERS = "\u200d\ufe0f"  # what holds an emoji of several parts together
+_JOINERS = "\u200d\ufe0f"  # join emoji of several code points
 
 
 def _turn(snapshot: Snapshot) -> Turn:

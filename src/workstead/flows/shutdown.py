@@ -1,4 +1,4 @@
-"""End an opener's work: keep everything, or clean up what it made if the settings say so."""
+"""Shut down an opener of a home: leave everything, or clean up its own runs and workspaces if the settings say so."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ GRACE_SECONDS = 3.0
 
 
 def shutdown(home: Home, made: Iterable[str], started: Sequence[str] = (), *, seconds: float = SECONDS) -> list[str]:
-    """Leave runs running, or with `sandbox.stop_on_shutdown` end those that this opener started; then, with
-    `workspaces.cleanup_on_shutdown`, move to the trash what it made. All for as long as the time lasts.
+    """Stop the runs and trash the workspaces of this opener, as the settings say; return the ids of trashed workspaces.
 
-    What is busy or cannot be moved stays: a shutdown never forces anything. Gives the ids that went.
+    Runs continue unless `sandbox.stop_on_shutdown` is set; then those that this opener started are stopped. With
+    `workspaces.cleanup_on_shutdown` the workspaces that it created are moved to the trash. Both within the timeout.
+
+    A workspace that is busy or cannot be moved stays: a shutdown never forces anything.
     """
     end = time.monotonic() + seconds
     if home.settings.sandbox.stop_on_shutdown and started:

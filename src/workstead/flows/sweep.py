@@ -1,7 +1,7 @@
-"""Take what nobody needs any more, and say why the rest stays: the only verb that removes data.
+"""Sweep: delete expired data and explain what is kept. The only verb that removes data.
 
-What is in the trash for its time is deleted, snapshots thin out, caches that nothing stands on go, and workspaces that
-nobody has used for their time go to the trash. `model/retention.py` decides; here facts are gathered and verdicts done.
+Expired trash is deleted, snapshots are thinned out, unused caches are deleted, and workspaces idle for their retention
+go to the trash. `model/retention.py` decides; this module gathers the facts and executes the verdicts.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ def sweep(
     uids: Sequence[str] = (),
     free_bytes: int | None = None,
 ) -> list[Candidate]:
-    """Take what the settings let go: trash past its time is deleted, workspaces past theirs go to the trash.
+    """Delete expired data: trash past its retention is deleted, workspaces past theirs go to the trash.
 
-    With `everything`, all of the trash, or with `uids` just these, and nothing else. Unless only trash was asked for,
-    old snapshots are thinned out, caches come down to `storage.max_cache_gb`, and workspaces that nobody has used for
-    `workspaces.retention_days` go to the trash, archived first with `workspaces.archive_workspaces`. What no state
-    needs any more is given back to the disk in any case.
+    With `everything`, delete all of the trash, or with `uids` just these, and nothing else. Unless only trash was
+    requested, old snapshots are thinned out, caches are reduced to `storage.max_cache_gb`, and workspaces idle for
+    `workspaces.retention_days` go to the trash, archived first with `workspaces.archive_workspaces`. Objects that no
+    state needs any more are deleted in any case.
 
-    `free_bytes` wants that much space: caches that nothing stands on, then workspaces go, the longest unused first and
-    under the same rules, until that much is free or in the trash. The trash keeps its time: what is in it can be
-    brought back, and `everything` deletes it.
+    `free_bytes` requests that much space: unused caches, then workspaces are removed, the longest idle first and under
+    the same rules, until that much is free or in the trash. The trash keeps its retention, so that undo works;
+    `everything` deletes it.
 
-    Raises nothing for a workspace that is being brought back this instant: it stays. CleanupFailed says which files
-    could not be deleted; all others are, and the next sweep tries again. EventsLost if the log lost events: nothing is
-    deleted then, because what it does not know may be needed.
+    A workspace that is being restored at the same time stays, without an error. Raises CleanupFailed with the files
+    that could not be deleted; all others are, and the next sweep tries again. Raises EventsLost if the log lost events:
+    then nothing is deleted, because files unknown to the log may be needed.
     """
     refuse_agents(home, "to sweep")
     home.check_place()
@@ -82,7 +82,7 @@ def sweep(
             if not only_trash:
                 looked_at += _sweep_caches(home, _left(free_bytes, looked_at), dry_run=dry_run)
     except WorkspaceBusy:
-        pass  # another one is at it
+        pass  # another process is sweeping
     except WorksteadError as problem:
         problems.append(problem)
     except OSError as error:
@@ -99,7 +99,7 @@ def sweep(
 
 
 def plan(home: Home) -> list[Candidate]:
-    """What a sweep would take now, without the states, which take longer to look at."""
+    """Return what a sweep would take now, without snapshots, which take longer to examine."""
     rules, log_time = rules_of(home), LogTime(home)
     ours = [each for each in trashed(home) if each.home == home.id]
     trash = [_judge(home, each, rules, log_time, asked_for=False, measured=True) for each in ours]
@@ -107,7 +107,7 @@ def plan(home: Home) -> list[Candidate]:
 
 
 def _left(free_bytes: int | None, looked_at: list[Candidate]) -> int:
-    """How much of the space that is wanted has not been found yet."""
+    """Return how much of the requested space has not been found yet."""
     return max(0, (free_bytes or 0) - sum(each.bytes for each in looked_at if each.goes))
 
 
@@ -134,7 +134,7 @@ def _judge(
 
 
 def _sweep_caches(home: Home, wanted_bytes: int, *, dry_run: bool) -> list[Candidate]:
-    """Bring the caches down to their size, and further if space is wanted: the longest unused go first."""
+    """Reduce the caches to their maximum size, and further if space is requested: the longest unused go first."""
     from workstead.core.caches import find_caches, finish, take_away
 
     if not dry_run:
@@ -161,7 +161,7 @@ def _sweep_caches(home: Home, wanted_bytes: int, *, dry_run: bool) -> list[Candi
 def _sweep_workspaces(
     home: Home, wanted_bytes: int, problems: list[WorksteadError], *, dry_run: bool
 ) -> list[Candidate]:
-    """Move workspaces past their time to the trash; if space is wanted, then also the longest unused of the others."""
+    """Move expired workspaces to the trash; if space is requested, then also the longest idle of the others."""
     known = last_uses(home)
     every = lookup.list_all(home)
     rules = rules_of(home)
@@ -179,13 +179,13 @@ def _sweep_workspaces(
 
 
 def _excess(home: Home, found: list[Candidate]) -> int:
-    """How much has to go for the total to be at nine tenths of what it may be: there is to be room again."""
+    """Return how much to remove to bring the total to nine tenths of its maximum, so that there is room again."""
     total = home.settings.workspaces.max_total_size_gb
     return max(0, sum(each.bytes for each in found) - int(total * GIB * 0.9)) if total is not None else 0
 
 
 def _choose(by_age: list[Candidate], by_need: list[Candidate], wanted_bytes: int) -> list[Candidate]:
-    """What goes by its age, and of what else may go the longest unused, until enough was found."""
+    """Return the candidates expired by age, then the longest idle of the others until enough space is found."""
     wanted_bytes -= sum(each.bytes for each in by_age if each.goes)
     pairs = list(zip(by_age, by_need, strict=True))
     may_go = [(need.uid, need.age_days, age.bytes) for age, need in pairs if need.goes and not age.goes]
@@ -216,14 +216,14 @@ def _look(home: Home, workspace: Workspace, known: dict[str, float], rules: Rule
 
 
 def _take(home: Home, candidate: Candidate, problems: list[WorksteadError], *, pressed: bool) -> Candidate:
-    """Move one workspace to the trash, if all that let it go still holds when nobody else can change it."""
+    """Move one workspace to the trash, if the verdict still holds under its lock."""
     rules = rules_of(home, pressed=pressed)
 
     def check(workspace: Workspace) -> None:
         desk, verdict = judge(home, workspace, rules, last_uses(home), is_ours=True)
         if workspace.uid != candidate.uid or not verdict.goes:
             raise Conflict(verdict.why)
-        if desk.idle_days < candidate.age_days - 0.001:  # which is rounded
+        if desk.idle_days < candidate.age_days - 0.001:  # age_days is rounded
             raise Conflict("was used a moment ago")
 
     try:
@@ -241,7 +241,7 @@ def _take(home: Home, candidate: Candidate, problems: list[WorksteadError], *, p
 
 
 def _sweep_states(home: Home, trash: list[Candidate], *, dry_run: bool, thin: bool) -> list[Candidate]:
-    """Thin out snapshots and give back what nothing needs; gives what went, if more than the trash was asked for."""
+    """Thin out snapshots and delete unneeded objects; return what was deleted, if more than trash was requested."""
     from workstead.core.retention import collect, drop, find_leaving
 
     leaving = find_leaving(home, (each.uid for each in trash if each.goes and dry_run), thin=thin)
@@ -276,7 +276,7 @@ def _of_states(kind: str, why: str, **more: Any) -> Candidate:
 
 
 def sweep_in_background(home: Home) -> None:
-    """Once an hour at most, start a process of its own that deletes what is due; nobody waits for it."""
+    """Start a background process that deletes expired data, at most once an hour; do not wait for it."""
     stamp = f"{home.path}/swept"
     try:
         age = time.time() - os.stat(stamp).st_mtime
@@ -295,7 +295,7 @@ def sweep_in_background(home: Home) -> None:
             title="sweep in the background,",
         )
     if age == 0.0 or age >= HOUR:
-        with suppress(OSError), open(stamp, "w"):  # on a full disk: a destroy that is done must not fail for this
+        with suppress(OSError), open(stamp, "w"):  # on a full disk: a completed destroy must not fail for this
             os.utime(stamp)
 
 
@@ -307,7 +307,7 @@ def _purge(home: Home, workspace: Workspace) -> None:
                 return
             names = workspace.names()
             step = {"trash_path": workspace.trash_path, "operation_id": home.new_id()}
-            # From here on undo refuses: what is half deleted cannot come back.
+            # From here on undo refuses: partly deleted files cannot come back.
             home.record(workspace.task_id, WorkspacePurging(**names, **step))
             delete_files(home, workspace)
             home.record(workspace.task_id, WorkspacePurged(**names, **step))
@@ -316,7 +316,7 @@ def _purge(home: Home, workspace: Workspace) -> None:
 
 
 def finish_purging(home: Home) -> list[tuple[Workspace, CleanupFailed | None]]:
-    """Go on with deletions that somebody began and did not end; gives each, with what keeps it from ending."""
+    """Resume interrupted deletions; return each workspace, with the error that prevents its deletion."""
     found: list[tuple[Workspace, CleanupFailed | None]] = []
     for kind, record in home.log.find_pending():
         if kind == "workspace" and record["state"] == "purging" and record["home"] == home.id:
@@ -344,7 +344,7 @@ def _finish(home: Home, workspace: Workspace) -> bool:
 
 
 def delete_files(home: Home, workspace: Workspace) -> None:
-    """Delete a trashed workspace's files and give back what it holds elsewhere: layers, an entry in a repository."""
+    """Delete a trashed workspace's files, and its layers and worktree entry in the user's repository."""
     from workstead import sources
     from workstead.core.mounting import filled_in
     from workstead.system.files.remove import remove_tree

@@ -1,4 +1,4 @@
-"""Take back what was done: operations, the trash, and what comes back from it."""
+"""Undo operations, and restore workspaces from the trash."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from workstead.model.event import Event
     from workstead.snapshots.trees import Tree
 
-CHANGES = ("restore", "apply", "change")  # of what a workspace or its origin holds
+CHANGES = ("restore", "apply", "change")  # operations that change the content of a workspace or its origin
 
 
 def operations(home: Home) -> list[Operation]:
-    """What was done, newest first; an agent sees what was done to its own workspace."""
+    """Return the operations, newest first; an agent sees those on its own workspace."""
     own = home.caller.agent_of
     found = (Operation(**record) for record in reversed(home.log.find_all("operation")))
     return [operation for operation in found if not own or operation.workspaces == [own]]
 
 
 def undo(home: Home, operation_id: str | None = None) -> tuple[Operation, list[Workspace]]:
-    """Take back an operation: the one named, or the newest that can be; an undo can be undone by its own id.
+    """Undo an operation: the one named, or the newest that can be undone; an undo can be undone by its own id.
 
-    Raises OperationNotFound, or Conflict when it was taken back already, its files are gone, or an id is taken again;
-    nothing is changed then. `left` of the operation names what could not be brought back.
+    Raises OperationNotFound, or Conflict when it was already undone, its files are gone, or an id is taken again;
+    nothing is changed then. `left` of the operation lists paths that could not be restored.
     """
     operation = _choose(home, operation_id)
     if operation.kind in CHANGES or operation.changed:
@@ -65,7 +65,7 @@ def undo(home: Home, operation_id: str | None = None) -> tuple[Operation, list[W
 
 
 def _undo_change(home: Home, operation: Operation) -> tuple[Operation, list[Workspace]]:
-    """Take back a restore or an apply: what it did stands in the event that says so."""
+    """Undo a restore or an apply, from the details in its event."""
     workspace = lookup.by_uid(home, operation.uids[0])
     lookup.check_here(home, workspace)
     if workspace.state != "ready":
@@ -88,7 +88,7 @@ def _undo_change(home: Home, operation: Operation) -> tuple[Operation, list[Work
 
 
 def _bring_back(home: Home, workspace: Workspace, operation: Operation, paths: list[str]) -> list[str]:
-    """Restore what was there before, in these paths or everywhere; returns what could not be."""
+    """Restore the previous state, of these paths or everywhere; return paths that could not be restored."""
     from workstead.verbs.restore import restore
 
     if not home.log.get("snapshot", operation.before):
@@ -102,8 +102,10 @@ def _bring_back(home: Home, workspace: Workspace, operation: Operation, paths: l
 
 
 def _with_what_was_above(home: Home, workspace: Workspace, before: str, paths: list[str]) -> list[str]:
-    """The paths, or what has to come back above them: a restore makes the directories above a path that it brings
-    back, in place of a file that stood there."""
+    """Return the paths, replaced by a parent where that has to be restored instead.
+
+    A restore creates the parent directories of a path, in place of a file that was there before.
+    """
     from workstead.core.snapshots import find_root
     from workstead.core.states import cache_path, open_store, place_of_state, stack_finder
     from workstead.snapshots.entries import DIR
@@ -127,7 +129,7 @@ def _with_what_was_above(home: Home, workspace: Workspace, before: str, paths: l
                 entry = then.find(above)
                 if entry is not None and entry.kind == DIR:
                     continue
-                # Directories where nothing was go too, unless something else is in them by now.
+                # Delete directories that did not exist before, unless they have other content by now.
                 if entry is not None or _leads_only_to(now, parts, level):
                     path = above
                 break
@@ -140,7 +142,7 @@ def _leads_only_to(tree: Tree, parts: list[str], level: int) -> bool:
 
 
 def _event_of(home: Home, operation: Operation) -> Event:
-    # In the stream that it was done in: a workspace may have come back from the trash in another task since.
+    # In the stream of the operation: a workspace may have come back from the trash in another task since.
     task, _ = parse_id(operation.workspaces[0])
     return next(
         event
@@ -161,7 +163,7 @@ def _can_undo_change(home: Home, operation: Operation) -> bool:
 
 
 def _left_of(home: Home, operation: Operation) -> list[Workspace]:
-    """What an operation was done to and has not been taken back for yet."""
+    """Return the workspaces of an operation that were not restored yet."""
     left = [uid for uid in operation.uids if uid not in operation.undone_uids]
     return [Workspace(**record) for uid in left if (record := home.log.get("workspace", uid))]
 
@@ -171,12 +173,12 @@ def _choose(home: Home, operation_id: str | None) -> Operation:
         for candidate in operations(home):
             if candidate.kind not in ("destroy", *CHANGES) or candidate.undone_by:
                 continue
-            # What a sweep has taken cannot come back, and does not keep older things from coming back.
+            # Purged workspaces cannot be restored, and must not block undoing older operations.
             if candidate.kind != "destroy":
                 if _can_undo_change(home, candidate):
                     return candidate
                 continue
-            # Another home that shares the log has files of its own.
+            # Files of another home that shares the log are not here.
             left = _left_of(home, candidate)
             if left and all(each.state == "destroyed" and each.home == home.id for each in left):
                 return candidate
@@ -198,7 +200,7 @@ def _choose(home: Home, operation_id: str | None) -> Operation:
 def restore_from_trash(
     home: Home, workspace: Workspace, operation_id: str, *, undoes: str = "", new_id: tuple[str, str] | None = None
 ) -> Workspace:
-    """Bring one workspace back, to its own id or to a new one."""
+    """Restore one workspace from the trash, to its own id or to a new one."""
     task, agent = new_id or (workspace.task_id, workspace.agent_id)
     workspace_id = format_id(task, agent)
     path = workspace.path if new_id is None else home.workspace_path(task, agent)
@@ -209,14 +211,15 @@ def restore_from_trash(
         home.record(task, WorkspaceRestoring(**names, **step, trash_path=workspace.trash_path))
         try:
             if workspace.settled != "planned":
-                detach(home, workspace.replace(path=workspace.trash_path))  # who archived it there may have died
+                # a process that archived it in the trash may have died
+                detach(home, workspace.replace(path=workspace.trash_path))
                 make_folders(os.path.dirname(path))
                 os.rename(workspace.trash_path, path)
                 sync_names(os.path.dirname(path), os.path.dirname(workspace.trash_path))
                 attach(home, workspace.replace(path=path))
         except (OSError, WorksteadError) as error:
             _back_to_trash(home, workspace, path)
-            # The log says that it is in the trash only if it is: otherwise `settle` ends this step later.
+            # Record that it is in the trash only if it is: otherwise `settle` ends this step later.
             if os.path.lexists(workspace.trash_path):
                 home.record(task, WorkspaceRestoreFailed(**names, reason=str(error)))
             if isinstance(error, WorksteadError):
@@ -227,7 +230,7 @@ def restore_from_trash(
 
 
 def _back_to_trash(home: Home, workspace: Workspace, path: str) -> None:
-    """Return the files to where the log looks for them: a mount may fail after they were moved (no space, no inode)."""
+    """Move the files back to the trash: a mount may fail after they were moved (no space, no inode)."""
     with suppress(OSError, WorksteadError):
         if not os.path.lexists(workspace.trash_path):
             detach(home, workspace.replace(path=path))

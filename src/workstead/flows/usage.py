@@ -1,7 +1,7 @@
-"""Measure what takes space: what each workspace added itself, what it shares, and what else there is.
+"""Measure disk usage: of each workspace itself, of shared layers, and of the rest of the home.
 
-Only what workspaces added is measured each time. A layer that is shared never changes: its size is looked up, and
-measured once.
+Only files that workspaces added are measured each time. A shared layer never changes: it is measured once, and its size
+cached.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 def usage(home: Home, workspace_id: str | None = None) -> Usage:
-    """Measure one workspace or all of them, and everything else that takes space."""
+    """Measure one workspace or all of them, and everything else in the home."""
     if workspace_id is None:
         workspace_id = home.caller.agent_of or None
     from workstead.core.archives import archives_path
@@ -44,7 +44,7 @@ def usage(home: Home, workspace_id: str | None = None) -> Usage:
         trash=len(thrown_away),
         trash_bytes=sum(exclusive(home, workspace).bytes for workspace in thrown_away),
         cache_bytes=measure(f"{home.path}/cache").bytes,
-        archives_bytes=measure(archives_path(home)).bytes,  # a bucket is not asked
+        archives_bytes=measure(archives_path(home)).bytes,  # buckets are not queried
         runs_bytes=measure(f"{home.path}/runs").bytes,
         log_bytes=sum(_size(f"{home.path}/log.db{suffix}") for suffix in ("", "-wal")),
         areas_bytes=measure(f"{home.path}/shares", f"{home.path}/mail").bytes,
@@ -55,7 +55,7 @@ def usage(home: Home, workspace_id: str | None = None) -> Usage:
 
 
 def usage_of(home: Home, workspace_id: str) -> WorkspaceUsage:
-    """Measure one workspace and nothing else, so that whoever shows many of them can ask for each."""
+    """Measure one workspace and nothing else, for callers that show many and query each."""
     layers = _Layers(home)
     row = _row(home, lookup.get(home, workspace_id), layers)
     layers.remember()
@@ -84,7 +84,7 @@ def _sweepable(home: Home) -> int:
 
 
 class _Layers:
-    """The sizes of shared layers, each measured when it is seen first."""
+    """The sizes of shared layers, each measured at first use."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -103,20 +103,20 @@ class _Layers:
         return self._known[path]
 
     def below(self, workspace: Workspace) -> int:
-        """What the workspace stands on, as far as it is ours."""
+        """Return the size of the workspace's lower layers, as far as they are in this home."""
         from workstead.system.overlay.stack import read_stack
 
         stack = read_stack(f"{self._home.private}/layers/{workspace.uid}")
         return sum(self._measured(path) for path in stack.lowers if path.startswith(self._ours)) if stack else 0
 
     def total(self) -> int:
-        """All layers that workspaces made and share, each once; what lies in the cache is counted there."""
+        """Return the size of all layers that workspaces share, each once; those in the cache count as cache."""
         frozen = f"{self._home.private}/frozen"
         names = os.listdir(frozen) if os.path.isdir(frozen) else []
         return sum(self._measured(f"{frozen}/{name}") for name in names)
 
     def remember(self) -> None:
-        """Write down what was measured, without the layers that are gone."""
+        """Write the measured sizes, without deleted layers."""
         kept = {path: size for path, size in self._known.items() if os.path.isdir(path)}
         if kept == self._before:
             return
@@ -125,7 +125,7 @@ class _Layers:
             with open(fresh, "w") as file:
                 json.dump(kept, file)
             os.rename(fresh, self._path)
-        except OSError:  # a full disk is no reason not to say what fills it
+        except OSError:  # a full disk must not prevent the report of its usage
             return
 
 

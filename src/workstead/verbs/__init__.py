@@ -1,1 +1,1 @@
-"""What one can do. A verb is the only place where the log and the drivers meet: intent, effect, fact."""
+"""The verbs: everything a user can do. Only verbs use both the log and the drivers: intent, effect, fact."""

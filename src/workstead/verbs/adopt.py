@@ -1,10 +1,10 @@
-"""Take over a home that was moved, copied or restored: rewrite its records to the place where it is now.
+"""Adopt a home that was moved, copied or restored: rewrite its records to its present path.
 
     adopting (intent) → stack files, git alternates → home_adopted (one event, and all views with it) → place
 
-Until `place` names this directory every verb that writes is refused, so a process that is killed in the middle leaves a
-home that `aw repair --adopt` adopts again: each step rewrites what has an old path and leaves the rest. Only files
-of this home are written. What belongs to an original that still exists is refused before anything is changed.
+Until `place` names this directory every verb that writes is refused, so after a crash `aw repair --adopt` runs again:
+each step is idempotent, it rewrites old paths and leaves the rest. Only files of this home are written. Steps that
+belong to an original that still exists are refused before anything is changed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from workstead.core.home import Home
     from workstead.model.moving import Moves
 
-STREAM = ""  # of what is about no task
+STREAM = ""  # for events that belong to no task
 _GONE = ("purged", "aborted")
 _SMALL = 1 << 16
-_MOST_LEVELS = 40  # below a workspace, at which a repository is still looked for
+_MOST_LEVELS = 40  # maximum depth below a workspace at which a repository is searched
 
 
 def adopt(home: Home) -> tuple[Home, list[Finding]]:
-    """Make this directory the place of its home; return the home to go on with, and what was done."""
+    """Adopt the home at this directory; return the home to use from now on, and what was done."""
     if not home.is_copy:
         return home, []
     original = home.original
@@ -89,13 +89,13 @@ def _is_here(place: str, path: str) -> bool:
 
 
 def _places(home: Home) -> list[tuple[str, str]]:
-    """Every place, as (home, workspaces), that paths of this home may be of: the recorded one, and interrupted ones."""
+    """Return all pairs (home, workspaces) that stored paths may start with: the recorded one, and interrupted ones."""
     found = read_adopting(home.path)
     roots = {_root_of(workspace) for workspace in _workspaces(home)}
     known = {workspaces for _, workspaces in found}
     others = sorted(root for root in roots if root != home.workspaces_path and root not in known)
     found += [(home.original, root) for root in others or [f"{home.original}/workspaces"]]
-    # Two roots of one place would be two events; nothing is wrong with that.
+    # Two roots of one place would be two events, which does no harm.
     return list(dict.fromkeys(place for place in found if place != (home.path, home.workspaces_path)))
 
 
@@ -110,7 +110,7 @@ def _root_of(workspace: Workspace) -> str:
 
 
 def _refuse(home: Home, places: list[tuple[str, str]], *, is_living: bool) -> None:
-    """Raise if the home cannot work here without touching another one, or itself at work."""
+    """Raise if the home cannot be used here without touching another home, or while it is in use itself."""
     for place, workspaces in places:
         if place != home.path and (is_below(place, home.path) or is_below(home.path, place)):
             raise HomeCopied(
@@ -147,7 +147,7 @@ def _kind_of(workspace: Workspace) -> str:
 
 
 def _end_steps(home: Home, *, is_living: bool) -> None:
-    """End what only the original can go on with. Nothing outside of this home is looked for or stopped."""
+    """End steps that only the original can continue. Nothing outside of this home is searched or stopped."""
     from workstead.core.runs import run_names
 
     for kind, record in home.log.find_pending():
@@ -185,7 +185,7 @@ def _drop_job(home: Home, operation_id: str) -> None:
 
 
 def _move_alternates(home: Home, moves: Moves) -> None:
-    """Let repositories borrow from where their objects are now: clones borrow from mirrors in the cache."""
+    """Rewrite git alternates to the present path of the objects: clones borrow from mirrors in the cache."""
     for top in dict.fromkeys((f"{home.path}/cache", f"{home.path}/templates", home.workspaces_path)):
         try:
             root = os.open(top, OPEN_DIR)
@@ -200,13 +200,13 @@ def _move_alternates(home: Home, moves: Moves) -> None:
 
 
 def _repositories(folders: Folders) -> Iterator[str]:
-    """Directories that have `objects/info`, by path below the root; links are not followed."""
+    """Yield directories that have `objects/info`, by path below the root; links are not followed."""
     waiting = [("", 0)]
     while waiting:
         path, level = waiting.pop()
         try:
             names = os.listdir(folders.open(path))
-        except OSError:  # not a directory, closed to us, or gone
+        except OSError:  # not a directory, no permission, or gone
             continue
         if "objects" in names:
             yield path

@@ -1,11 +1,11 @@
-"""Give a workspace's changes back to where it came from.
+"""Apply a workspace's changes to its origin.
 
-    snapshot of the present → a plan, merged three ways with what the origin is now → changes_applying → all of it, or
-    nothing → changes_applied, and the base moves, so that a second apply gives only what is new
+    snapshot of the present → a plan, three-way merged with the present origin → changes_applying → all of it, or
+    nothing → changes_applied, and the base moves, so that a second apply has only new changes
 
-What is to be done is written beside the log under the operation's id, before it is begun: taking it back is the same
-in the other direction. Beside it lies the journal of the work in the folder: after a crash it says what is left to do.
-Both are read only while the log says that the operation is under way; nothing in the folder is ever an instruction.
+The plan is written beside the log under the operation's id before any effect; undo is the same plan reversed. Beside it
+is the journal of the work in the folder, for crash recovery. Both are read only while the log says that the operation
+is in progress; no file in the folder is ever read as an instruction.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def apply(
     message: str | None = None,
     mark_conflicts: bool = False,
 ) -> Applied:
-    """Give the changes, or those in some paths, back: to `folder`, `branch:NAME` or `patch:FILE`.
+    """Apply the changes, or those in some paths, to `folder`, `branch:NAME` or `patch:FILE`.
 
-    `hunks` gives, by path, the ids of those hunks of a file that go back, and no others of it. Raises HunkNotFound if
-    the file is not what it was when `diff` named them, and OriginMoved if the origin changed in the same places, unless
+    `hunks` selects, by path, the ids of the hunks of a file to apply, and no others of it. Raises HunkNotFound if the
+    file has changed since `diff` listed them, and OriginMoved if the origin changed in the same places, unless
     conflicts may be marked; then nothing is done.
     """
     if to is not None and to != "folder" and not to.startswith("branch:"):
@@ -128,7 +128,7 @@ def _apply(
 def _permit(
     home: Home, gate: Gate, workspace: Workspace, base: Tree, theirs: Tree, job: Job, target: str, wanted: list[str]
 ) -> None:
-    """Judge what an agent wants to give back: these steps, from what the origin is now."""
+    """Apply the policy to an agent's apply: these steps, against the present origin."""
     from workstead.core.previews import of_states
 
     steps = [step.as_dict() for step in job.plan.steps]
@@ -152,7 +152,7 @@ def _digest(value: object) -> str:
 
 
 def _target(workspace: Workspace, to: str | None) -> str:
-    """Where the changes go, as `folder:PATH`, `branch:NAME` or `patch:FILE`."""
+    """Return the target of the changes, as `folder:PATH`, `branch:NAME` or `patch:FILE`."""
     path = _origin_path(workspace)
     if to is None or to == "folder":
         if not path:
@@ -164,7 +164,7 @@ def _target(workspace: Workspace, to: str | None) -> str:
     kind, colon, rest = to.partition(":")
     if not colon or not rest or kind not in ("branch", "patch", "folder"):
         raise Invalid(f"{to!r} is no place to apply to", hint="folder, folder:PATH, branch:NAME or patch:FILE")
-    if kind == "branch" and not is_branch_name(rest):  # before anything is read by that name
+    if kind == "branch" and not is_branch_name(rest):  # before the name is used to read anything
         raise Invalid(f"{rest[:100]!r} is not a branch name", hint=BRANCH_HINT)
     if "\0" in rest:
         raise NullByteInPath("the path to apply to holds a NUL byte", hint="name a path without it")
@@ -179,7 +179,7 @@ def _origin_path(workspace: Workspace) -> str:
 
 @contextmanager
 def _with_hunks(store: Store, base: Tree, theirs: Tree, chosen: Mapping[str, Sequence[str]]) -> Iterator[Tree]:
-    """The workspace's state as if it had changed only these places of these files."""
+    """Yield the workspace's state as if it had changed only these hunks of these files."""
     if not chosen:
         yield theirs
         return
@@ -201,7 +201,7 @@ def _refuse_unknown(base: Tree, theirs: Tree, paths: list[str]) -> None:
             )
 
 
-# -- what is to be done ------------------------------------------------------------------------------------------------
+# -- planning ----------------------------------------------------------------------------------------------------------
 
 
 def _plan(
@@ -241,7 +241,7 @@ def _plan(
 
 @contextmanager
 def _since(home: Home, store: Store, workspace: Workspace) -> Iterator[Since]:
-    """What the workspace began with, whatever the user has done since in the folder that it lies on."""
+    """Yield the base of the workspace, independent of later changes by the user in the folder below it."""
     from workstead.snapshots.merge import Since
     from workstead.snapshots.origins import Origins
 
@@ -260,7 +260,7 @@ def _since(home: Home, store: Store, workspace: Workspace) -> Iterator[Since]:
 
 
 def _plan_patch(store: Store, base: Tree, theirs: Tree, since: Since, where: str, paths: list[str]) -> Job:
-    """A patch is a file like any other: what it replaces comes back with undo."""
+    """Plan a patch file; undo restores a file that it replaces, like any other."""
     from workstead.snapshots.diff import write_patch
     from workstead.snapshots.merge import Folder, fingerprint
     from workstead.snapshots.tree_edit import as_begun
@@ -318,16 +318,16 @@ def _plan_folder(
 
 
 def _remembered(home: Home, store: Store, workspace: Workspace) -> Callable[[str], bytes]:
-    """Finds what a path of the origin was when the workspace, or one that it is a fork of, first changed it.
+    """Return a function that finds the content of an origin's path when the workspace, or a parent, first changed it.
 
-    The present state knows it of what was changed since the last fork alone: all before is a layer below.
+    The present state knows it only for changes since the last fork: everything before is in a lower layer.
     """
     from workstead.snapshots.trees import Tree
 
     trees: list[Tree] = []
 
     def find_was(path: str) -> bytes:
-        if not trees:  # most need none of them
+        if not trees:  # loaded at first use: most applies need none of them
             trees.extend(Tree(store, root) for root in _lineage(home, workspace))
         found = (tree.was(f"work/{path}") for tree in trees)
         return next((was for was in found if was and store.has(was)), b"")
@@ -336,7 +336,7 @@ def _remembered(home: Home, store: Store, workspace: Workspace) -> Callable[[str
 
 
 def _lineage(home: Home, workspace: Workspace) -> Iterator[str]:
-    """The states of a workspace, the newest first, then those that its parent had before the fork, and so on."""
+    """Yield the states of a workspace, newest first, then those that its parent had before the fork, and so on."""
     until = math.inf
     while True:
         for kept in reversed(of_workspace(home, workspace)):
@@ -393,7 +393,7 @@ def _plan_branch(
 def _next_base(
     store: Store, workspace: Workspace, base: Tree, theirs: Tree, before: Snapshot, target: str, paths: list[str]
 ) -> str:
-    """What changes are counted from afterwards: the present, or the old base with the chosen paths as they are now."""
+    """Return the new base after the apply: the present state, or the old base with the chosen paths as they are now."""
     from workstead.snapshots.tree_edit import graft
 
     if target.startswith("patch:"):
@@ -414,7 +414,7 @@ def _author(workspace: Workspace) -> str:
 
 
 def _message(home: Home, workspace: Workspace) -> str:
-    """A commit message from what was asked for and what was run."""
+    """Build a commit message from the prompts and the commands that were run."""
     from workstead.core.runs import runs
 
     found = runs(home, workspace.id)
@@ -424,7 +424,7 @@ def _message(home: Home, workspace: Workspace) -> str:
     return "\n".join([title, "", f"Workspace: {workspace.id}", *(["Runs:", *lines] if lines else [])]) + "\n"
 
 
-# -- doing it ----------------------------------------------------------------------------------------------------------
+# -- execution ---------------------------------------------------------------------------------------------------------
 
 
 def _carry_out(
@@ -440,7 +440,7 @@ def _carry_out(
     undoes: str = "",
 ) -> Applied:
     job = _covered(home, store, workspace, job)
-    if job.cover:  # the base has what is given back now: it is seen over the folder as that is afterwards
+    if job.cover:  # the new base includes the applied changes: express it over the folder as it will be
         next_base = over_later(home, store, workspace, next_base, len(workspace.covers) + 1)
     operation_id = home.new_id()
     intent = ChangesApplying(
@@ -456,11 +456,11 @@ def _carry_out(
     home.record(workspace.task_id, intent)
     announced = lookup.by_uid(home, workspace.uid)
     try:
-        # Into a folder: the first state of the journal, in the same directory, syncs the name of the job with its own.
+        # Into a folder: the journal's first write, in the same directory, also syncs the name of the job file.
         write_job(home, operation_id, job, sync_name=job.move is not None or not job.plan.steps)
         job, commit, kept = _do(home, store, job, operation_id)
     except BaseException as error:
-        with suppress(WorksteadError):  # what cannot be settled now is settled when the home is opened next
+        with suppress(WorksteadError):  # if recovery fails now, it runs again when the home is opened next
             end_job(home, store, announced, job, reason=str(error) or type(error).__name__)
         if isinstance(error, OSError):
             raise from_os(error, f"applying the changes of {workspace.id}") from error
@@ -470,7 +470,7 @@ def _carry_out(
 
 
 def _covered(home: Home, store: Store, workspace: Workspace, job: Job) -> Job:
-    """The job with what it replaces, where states of the workspace show it: what was kept so far must not change."""
+    """Save the origin's present content of every path we overwrite, so that older snapshots stay correct."""
     from workstead.snapshots.merge import Folder
     from workstead.snapshots.tree_edit import cover
 
@@ -483,7 +483,7 @@ def _covered(home: Home, store: Store, workspace: Workspace, job: Job) -> Job:
 
 
 def _lies_on(home: Home, workspace: Workspace, folder: str) -> bool:
-    """Whether it is a folder that the workspace's own files show through to."""
+    """Return whether the folder is the lower layer of the workspace."""
     overlay = place_of_state(home, workspace).overlay
     if overlay is None or not overlay.stack.owner:
         return False
@@ -509,7 +509,7 @@ def _told(job: Job, operation_id: str, target: str, commit: str = "", kept: Sequ
 
 
 def _do(home: Home, store: Store, job: Job, operation_id: str) -> tuple[Job, str, tuple[str, ...]]:
-    """Do it, all or nothing; return it as it was done, the commit that the branch is at, and what was kept."""
+    """Execute the job, all or nothing; return it as done, the commit of the branch, and the roots that undo needs."""
     from workstead.snapshots.apply import apply_plan
 
     move = job.move
@@ -539,12 +539,12 @@ def _do(home: Home, store: Store, job: Job, operation_id: str) -> tuple[Job, str
 
 
 def _move_branch(git: Any, move: Move) -> None:
-    """Put the branch to a commit that is known, or take it away, only if it still is where we left it."""
+    """Set the branch to a known commit, or delete it, only if it is still where we left it."""
     from workstead.errors import ToolFailed
 
     ref = f"refs/heads/{move.branch}"
     listed = git(["worktree", "list", "--porcelain"], git_dir=move.git_dir, stdin=None)
-    if f"branch {ref}".encode() in listed.split(b"\n"):  # its work tree would look changed all over
+    if f"branch {ref}".encode() in listed.split(b"\n"):  # its work tree would show every file as changed
         raise Refused(f"the branch {move.branch} is checked out in the origin", hint="check out another branch first")
     arguments = [ref, move.after, move.before] if move.after else ["-d", ref, move.before]
     try:
@@ -556,31 +556,32 @@ def _move_branch(git: Any, move: Move) -> None:
 
 
 def find_applied(home: Home, operation: Operation) -> Applied:
-    """Return the answer of an apply that has ended, for a caller who did not get it."""
+    """Return the result of an apply that has ended, for a caller who did not receive it."""
     task, _ = parse_id(operation.workspaces[0])
     events = home.log.read(stream=task, types=("changes_applied",))
     done: dict[str, Any] = next(
         event.event_data for event in events if event.event_data["operation_id"] == operation.operation_id
     )
-    job = find_job(home, operation.operation_id) or Job(plan=Plan(steps=()))  # its retention may have ended
+    # the retention of the job record may be over
+    job = find_job(home, operation.operation_id) or Job(plan=Plan(steps=()))
     return _told(job, operation.operation_id, done["target"], done["commit"], done.get("kept", ()))
 
 
 def is_known(home: Home, operation_id: str) -> bool:
-    """Whether it is still known what an apply did."""
+    """Return whether the job record of an apply still exists."""
     return os.path.exists(f"{jobs_path(home)}/{operation_id}.json")
 
 
-# -- taking it back ----------------------------------------------------------------------------------------------------
+# -- undo --------------------------------------------------------------------------------------------------------------
 
 
 def take_back(home: Home, workspace: Workspace, operation_id: str, applied: dict[str, Any]) -> Applied:
-    """Take an apply back: the origin gets what it had, unless somebody changed it since; then nothing is done."""
+    """Undo an apply: restore the origin's previous content; if the origin was changed since, nothing is done."""
     target = str(applied["target"])
     with home.hold(workspace.id), hold_target(home, target):
         workspace = refuse_unready(lookup.by_uid(home, workspace.uid))
         record = home.log.get("operation", operation_id)
-        if record is None or record["undone_by"]:  # somebody was quicker
+        if record is None or record["undone_by"]:  # another process was first
             raise Conflict(f"operation {operation_id} was undone already", hint="aw ops lists what was done")
         job = find_job(home, operation_id)
         if job is None:
@@ -607,7 +608,7 @@ def _reverse(job: Job, commit: str) -> Job:
 
 
 def _base_without(home: Home, store: Store, workspace: Workspace, applied: dict[str, Any], plan: Plan) -> str:
-    """The base as if this apply had not been: those that came after it stay counted."""
+    """Return the base as if this apply had not happened; later applies stay included."""
     from workstead.snapshots.take import with_own_stack
     from workstead.snapshots.tree_edit import transplant
     from workstead.snapshots.trees import Tree
@@ -618,16 +619,19 @@ def _base_without(home: Home, store: Store, workspace: Workspace, applied: dict[
     if workspace.base == after:
         return before
     finder = with_own_stack(place_of_state(home, workspace), stack_finder(home, workspace))
-    before = over_later(home, store, workspace, before, len(workspace.covers))  # to compare it with the present one
+    before = over_later(home, store, workspace, before, len(workspace.covers))  # to compare it with the present base
     with Tree(store, before, finder) as old, Tree(store, workspace.base, finder) as now, store.writer() as writer:
         root = transplant(writer, now, old, touched) if (touched := _touched(plan)) else None
         writer.commit()
-    # Without it, what later applies gave back is counted again: the origin has it, and the next apply sees that.
+    # Otherwise the changes of later applies count again: the origin has them, and the next apply detects that.
     return root or before
 
 
 def _touched(plan: Plan) -> list[str]:
-    """The paths of a plan, of a directory only if nothing in it is named; none if the mode of one would go with it."""
+    """Return the paths of a plan, a directory only if nothing inside is listed.
+
+    Return none if that would include the mode change of a directory.
+    """
     if any(step.action == "chmod" for step in plan.steps):
         return []
     above = {step.path.rpartition("/")[0] for step in plan.steps}

@@ -1,7 +1,7 @@
-"""Decide what agents ask for: one by one, or all that is of a kind; and look at what is asked.
+"""Decide requests of agents, one by one or all of a kind, and list them.
 
-Whoever is first decides, and a second one is told who was. A decision is recorded also if nobody waits for it any more:
-the next identical attempt finds it, until its time is over.
+The first decision counts, and a second person is told who made it. A decision is recorded even if the requester no
+longer waits: the next identical attempt finds it, until it expires.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OF_FILES = ("read", "write", "overwrite", "delete", "move")
 
 
 def approvals(home: Home, workspace_id: str | None = None, *, every: bool = False) -> list[Approval]:
-    """What is asked and not decided, oldest first; `every` adds what was decided, used or not answered."""
+    """Return the open requests, oldest first; `every` adds decided, used and expired ones."""
     if workspace_id is None and home.caller.agent_of:
         workspace_id = home.caller.agent_of
     task = None
@@ -56,14 +56,15 @@ def approvals(home: Home, workspace_id: str | None = None, *, every: bool = Fals
 
 
 def get_approval(home: Home, approval_id: str) -> Approval:
-    """One request, or ApprovalNotFound."""
+    """Return one request, or raise ApprovalNotFound."""
     return _as_seen(home, get(home, approval_id))
 
 
 def preview(home: Home, approval_id: str) -> str:
-    """What a request would do, as text; it is kept for the days of the trash.
+    """Return the preview of a request as text; it is stored for the retention of the trash.
 
-    PolicyDenied to an agent that may not read everything that it shows."""
+    Raises PolicyDenied for an agent that may not read everything that the preview shows.
+    """
     found = get(home, approval_id)
     if not _may_see(home, found):
         raise PolicyDenied(
@@ -80,12 +81,12 @@ def preview(home: Home, approval_id: str) -> str:
 
 
 def _as_seen(home: Home, approval: Approval) -> Approval:
-    """The approval as its caller may see it: a digest, too, tells something of a file that may not be read."""
+    """Return the approval without details that the caller may not see: even a digest reveals something of a file."""
     return approval if _may_see(home, approval) else approval.replace(digest_before="", digest_after="", size=0)
 
 
 def _may_see(home: Home, approval: Approval) -> bool:
-    """Whether the caller may read, without asking, all that the request is about."""
+    """Return whether the caller may read, without approval, every file of the request."""
     if not is_agent(home):
         return True
     workspace = lookup.by_uid(home, approval.uid)
@@ -94,17 +95,18 @@ def _may_see(home: Home, approval: Approval) -> bool:
 
 
 def _places(home: Home, workspace: Workspace, approval: Approval) -> list[str]:
-    """The paths that a request about files is about, from the top of the workspace."""
+    """Return the paths of a request about files, relative to the workspace."""
     if approval.operation != "move":
         return [approval.place]
     return [approval.place, approval.to.removeprefix(lookup.public_mount(home, workspace)).lstrip("/")]
 
 
 def approve(home: Home, approval_ids: Sequence[str], *, comment: str = "", unseen: bool = False) -> list[Approval]:
-    """Say yes to requests, each to exactly what it asks and once.
+    """Approve requests, each for exactly its content and for one use.
 
-    ApprovalUnseen if a preview does not show everything, unless `unseen` says that the person knows: then none is
-    approved."""
+    Raises ApprovalUnseen if a preview is incomplete, unless `unseen` confirms that the person knows: then none is
+    approved.
+    """
     refuse_agents(home, "to approve")
     found = [_undecided(home, approval_id) for approval_id in approval_ids]
     for each in found:
@@ -113,7 +115,7 @@ def approve(home: Home, approval_ids: Sequence[str], *, comment: str = "", unsee
 
 
 def deny(home: Home, approval_ids: Sequence[str], *, comment: str = "") -> list[Approval]:
-    """Say no to requests."""
+    """Deny requests."""
     refuse_agents(home, "to deny")
     found = [_undecided(home, approval_id) for approval_id in approval_ids]
     return [_deny(home, each, comment) for each in found]
@@ -130,10 +132,11 @@ def approve_all(
     comment: str = "",
     unseen: bool = False,
 ) -> list[Approval]:
-    """Say yes to every open request of a workspace or a run, if it is one of these operations, in these paths; with
-    `also_later` to what follows there too, by a rule of the policy that stands before all others.
+    """Approve every open request of a workspace or a run that has one of these operations, in these paths.
 
-    Those whose preview does not show everything stay open, unless `unseen` or such a rule is for them, too."""
+    `also_later` also allows later ones, by a rule of the policy with precedence over all others. Requests whose preview
+    is incomplete stay open, unless `unseen` or such a rule covers them.
+    """
     refuse_agents(home, "to approve")
     workspace = _where(home, workspace_id, run_id)
     if also_later:
@@ -155,7 +158,7 @@ def deny_all(
     paths: Sequence[str] = (),
     comment: str = "",
 ) -> list[Approval]:
-    """Say no to every open request of a workspace or a run, if it is one of these operations, in these paths."""
+    """Deny every open request of a workspace or a run that has one of these operations, in these paths."""
     refuse_agents(home, "to deny")
     workspace = _where(home, workspace_id, run_id)
     return _each(home, _matching(home, workspace, run_id, operations, paths), _deny, comment)
@@ -192,7 +195,7 @@ def _each(
         try:
             done.append(decide(home, each, comment))
         except (ApprovalDecided, ApprovalExpired, FileChanged):
-            continue  # somebody was quicker, or it is about something that is gone
+            continue  # another process was first, or the target is gone
     return done
 
 
@@ -262,7 +265,7 @@ def _record(home: Home, fact: Value, approval: Approval) -> Approval:
 
 
 def _is_stale(home: Home, workspace: Workspace, approval: Approval) -> bool:
-    """Whether the files that a request is about are not what they were; one that is elsewhere is judged when used."""
+    """Return whether the files of a request have changed; files outside the workspace are checked at use."""
     of_one = approval.operation in _OF_FILES and approval.place != "."
     if not of_one or workspace.home != home.id or workspace.state != "ready":
         return False

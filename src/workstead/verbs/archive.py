@@ -1,9 +1,9 @@
-"""Put a workspace into one file that proves itself: its files, its states and its history.
+"""Archive a workspace to one self-verifying file: its files, its snapshots and its history.
 
-    snapshot of the present → the archive, from states only → workspace_archived
+    snapshot of the present → the archive, from snapshots only → workspace_archived
 
-The live files are never read, so nothing that an agent does meanwhile can lead the archive elsewhere. Whoever archives
-holds the workspace, so that none of its states goes while it is read. Bringing it back is `create --source archive:`.
+The live files are never read, so no concurrent change by an agent can affect the archive. The workspace's lock is held,
+so that none of its snapshots is deleted while it is read. `create --source archive:` restores it.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def archive(
     replace: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Archived:
-    """Write an archive of a workspace to a file, into a directory or to an `s3://` URL; else where the settings say.
+    """Write an archive of a workspace to a file, a directory or an `s3://` URL; by default where the settings say.
 
-    One in the trash is meant by its uid, or by its id where no other has that now; it stays there. `progress` is told
-    how many of how many bytes are done. Raises FileExists unless `replace`, WorkspaceBusy while somebody else is at the
-    workspace, DiskFull; then nothing is left behind.
+    A workspace in the trash is found by its uid, or by its id if no other has that now; it stays there. `progress` is
+    called with the bytes done and the total. Raises FileExists unless `replace`, WorkspaceBusy while the workspace is
+    locked, DiskFull; then nothing is left behind.
     """
     from workstead.archives import places
     from workstead.archives.write import Writer
@@ -110,7 +110,7 @@ def _find(home: Home, name: str) -> Workspace:
 
 @contextmanager
 def _standing(home: Home, workspace: Workspace) -> Iterator[Workspace]:
-    """The workspace as it is now that nobody else is at it, with its path: that in the trash, if it is there."""
+    """Lock the workspace and yield its current record, with the path in the trash if it is there."""
     current = lookup.by_uid(home, workspace.uid)
     if current.state != "destroyed":
         yield refuse_unready(current)
@@ -125,7 +125,7 @@ def _standing(home: Home, workspace: Workspace) -> Iterator[Workspace]:
 
 
 def verify_archive(home: Home, location: str, progress: Callable[[int, int], None] | None = None) -> Contents:
-    """Read a whole archive and see that it is what its digests and its chain say; nothing is kept of it."""
+    """Read a whole archive and check its digests and hash chain; nothing is stored."""
     from workstead.archives import places
     from workstead.archives.read import Nowhere, Reader
 
@@ -141,7 +141,7 @@ def _name(workspace: Workspace) -> str:
 
 @contextmanager
 def _nameless(home: Home) -> Iterator[IO[bytes]]:
-    """A file of this home that is gone with the process."""
+    """Open a temporary file in this home that disappears with the process."""
     import tempfile
 
     with tempfile.TemporaryFile(dir=home.path) as file:
@@ -151,7 +151,7 @@ def _nameless(home: Home) -> Iterator[IO[bytes]]:
 def _teller(
     home: Home, workspace: Workspace, taken: Snapshot, progress: Callable[[int, int], None]
 ) -> Callable[[int], None]:
-    """Tells how many of about how many bytes are done."""
+    """Return a progress callback with the bytes done and the approximate total."""
     from workstead.system.files.measure import measure
 
     total = max(1, measure(f"{workspace.path}/work").bytes if workspace.filled.get("layers") else taken.size)
@@ -159,7 +159,7 @@ def _teller(
 
 
 def _write_beginning(home: Home, workspace: Workspace, writer: Writer) -> list[dict[str, object]]:
-    """What it is and what happened; gives where the chains end."""
+    """Write the description and the events of the workspace; return the ends of the hash chains."""
     from workstead.archives.write import FORMAT
     from workstead.archives.write import VERSION as FORMAT_VERSION
     from workstead.model.version import VERSION
@@ -194,7 +194,7 @@ def _write_beginning(home: Home, workspace: Workspace, writer: Writer) -> list[d
 
 
 def _write_borrowed(home: Home, workspace: Workspace, writer: Writer) -> list[str]:
-    """The git objects that the workspace's repository reads from elsewhere; gives why they are missing if they are."""
+    """Write the git objects that the workspace's repository borrows; return reasons if some are missing."""
     from workstead.archives.borrowed import are_objects, pack
     from workstead.archives.write import PACK
     from workstead.errors import WorksteadError
@@ -212,7 +212,7 @@ def _write_borrowed(home: Home, workspace: Workspace, writer: Writer) -> list[st
         return [*missing, f"{size >> 20} MB of objects are over archives.max_objects_mb"]
     if not found:
         return missing
-    aside = f"{home.private}/staging/{workspace.uid}.pack"  # which `repair` clears away
+    aside = f"{home.private}/staging/{workspace.uid}.pack"  # `repair` removes it after a crash
     remove_tree(aside)
     os.mkdir(aside, 0o700)
     try:
@@ -220,7 +220,7 @@ def _write_borrowed(home: Home, workspace: Workspace, writer: Writer) -> list[st
         if file is not None:
             with open(file, "rb") as source:
                 writer.add_stream(PACK, os.fstat(source.fileno()).st_size, iter(lambda: source.read(1 << 20), b""))
-    except WorksteadError as error:  # without git, or from a repository that is damaged: the files are worth it alone
+    except WorksteadError as error:  # no git, or a damaged repository: the files alone are still worth archiving
         missing.append(error.message)
     finally:
         remove_tree(aside)
@@ -239,7 +239,7 @@ def _spool_history(home: Home, workspace: Workspace, spool: IO[bytes]) -> list[d
 
 
 def _streams(home: Home, workspace: Workspace) -> list[str]:
-    """The tasks that the workspace has been in: it may have come back from the trash in another one."""
+    """Return the tasks that the workspace has been in: it may have come back from the trash in another one."""
     beginnings = ("workspace_planned", "workspace_creating", "workspace_restoring")
 
     def streams(stream: str | None, types: tuple[str, ...]) -> list[str]:
@@ -251,7 +251,7 @@ def _streams(home: Home, workspace: Workspace) -> list[str]:
 
 
 def _write_states(home: Home, workspace: Workspace, taken: Snapshot, writer: Writer) -> dict[str, Any]:
-    """The files, and what the other states need; gives the states."""
+    """Write the files, and the objects of the other snapshots; return the snapshots."""
     from workstead.snapshots.take import with_own_stack
     from workstead.snapshots.trees import Tree
 
@@ -273,6 +273,6 @@ def _write_states(home: Home, workspace: Workspace, taken: Snapshot, writer: Wri
                 continue
             try:
                 states.append({**each.as_dict(), "root": flat(each.root, writer.add_state)})
-            except (SnapshotNotFound, StoreDamaged) as error:  # it cannot be brought back here either
+            except (SnapshotNotFound, StoreDamaged) as error:  # it cannot be restored here either
                 lost.append({"id": each.id, "why": error.message})
         return {"now": now, "base": base, "states": states, "lost": lost}

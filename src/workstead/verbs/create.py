@@ -1,9 +1,9 @@
-"""Make a workspace and fill it from its source.
+"""Create a workspace and fill it from its source.
 
     workspace_creating → build aside → rename into place → workspace_created
 
-Nobody sees a workspace before it is whole. A crash before the fact leaves an intent, and `repair` clears away what was
-built; a caller who was told of a workspace always finds it.
+A workspace is visible only when it is complete. A crash before the last event leaves an intent, and `repair` removes
+the partly built files; a workspace that was reported to a caller always exists.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ def create(
     lazy: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Workspace:
-    """Make a workspace, or only take its id when `lazy`: its files are then made at first use.
+    """Create a workspace, or only reserve its id when `lazy`: its files are then created at first use.
 
-    Raises WorkspaceExists if the id is taken, DiskFull before anything is begun, and whatever the source raises; an
-    empty workspace in state `failed` is kept when a clone fails, nothing at all otherwise.
+    Raises WorkspaceExists if the id is taken, DiskFull before anything is begun, and any error of the source. When a
+    clone fails an empty workspace in state `failed` is kept; otherwise a failure leaves nothing.
     """
     spec = parse_source(source)
     check_maker(home, spec, config or {})
-    driver_of(spec)  # is there one?
+    driver_of(spec)  # raises for an unknown kind
     checked = parse_config(config or {}, defaults=default_limits(home))
     if checked.shares:
         from workstead.core.shares import check
 
         check(home, checked)
     workspace_id = format_id(task, agent)
-    if home.log.find_live("workspace", workspace_id):  # said at once, without waiting for its lock
+    if home.log.find_live("workspace", workspace_id):  # fail at once, without waiting for the lock
         raise WorkspaceExists.of(workspace_id)
     home.check_space()
     stated: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
     refuse if busy → workspace_destroying → rename into the trash → workspace_cleanup
 
-One rename, whatever the size; deleting is for `sweep`, much later and in nobody's way. `undo` brings them back.
+One rename, whatever the size; `sweep` deletes the files much later, in the background. `undo` restores them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from workstead.core.home import Home
     from workstead.model.workspace import Workspace
 
-WITH_ORIGIN = ("overlay", "clone", "worktree")  # sources that changes can be given back to
+WITH_ORIGIN = ("overlay", "clone", "worktree")  # sources that changes can be applied to
 
 
 def destroy(
@@ -49,10 +49,10 @@ def destroy(
     undoes: str = "",
     check: Callable[[Workspace], None] = lambda _: None,
 ) -> list[Workspace]:
-    """Move workspaces to the trash, all as one operation that one `undo` takes back.
+    """Move workspaces to the trash, as one operation that one `undo` reverts.
 
-    An id that was destroyed before is not an error, one that never was is WorkspaceNotFound, and then none is touched.
-    `check` sees each as it is when nobody else can change it any more, and may raise.
+    An id that was already destroyed is no error; one that never existed raises WorkspaceNotFound, and then none is
+    touched. `check` is called with each workspace under its lock, and may raise.
     """
     found = [lookup.find_last(home, workspace_id) for workspace_id in workspace_ids]
     for workspace_id, workspace in zip(workspace_ids, found, strict=True):
@@ -70,8 +70,8 @@ def destroy(
 
 
 def _permit(home: Home, gate: Gate, workspace: Workspace) -> None:
-    """Judge an agent that wants a workspace gone, as it is now."""
-    if lookup.find(home, workspace.id) is None:  # it is already
+    """Apply the policy to an agent that destroys a workspace, as it is now."""
+    if lookup.find(home, workspace.id) is None:  # already destroyed
         return
     decision = gate.decide(workspace, "destroy")
     root = ""
@@ -92,13 +92,13 @@ def _preview(home: Home, workspace: Workspace) -> Iterator[bytes]:
     from workstead.core.changes import status
 
     yield f"move {printable(workspace.id)} to the trash; what was changed in it:\n".encode()
-    # For the owner, who decides: an agent would not find what it may not read.
+    # For the owner, who decides: an agent's view would lack files that it may not read.
     for change in status(home.acting_as(home.caller.replace(agent_of=None)), workspace.id):
         yield f"  {change.status} {printable(change.path)}\n".encode()
 
 
 def destroy_task(home: Home, task: str, *, force: bool = False, reason: str = "requested") -> list[Workspace]:
-    """Move every workspace of a task to the trash; WorkspaceNotFound if the task never had one."""
+    """Move every workspace of a task to the trash; raises WorkspaceNotFound if the task never had one."""
     every = lookup.list_all(home, task=task, gone=True)
     if not every:
         raise WorkspaceNotFound(f"task {task} has no workspaces", hint="aw list --all shows every workspace")
@@ -119,7 +119,7 @@ def _destroy(
     _end_runs(home, workspace, force=force)
     with home.hold(workspace.id):
         current = lookup.find(home, workspace.id)
-        if current is None:  # destroyed already, by us or by somebody who was quicker
+        if current is None:  # already destroyed, by us or by another process
             return lookup.find_last(home, workspace.id) or workspace
         check(current)
         _refuse_losses(home, current, force=force)
@@ -149,9 +149,9 @@ def _destroy(
 
 
 def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
-    """Refuse while something runs, or while the workspace holds work that its origin does not have.
+    """Refuse while a run is active, or while the workspace has changes that its origin does not have.
 
-    With `force` it goes all the same, after a last snapshot; so does a workspace that has no origin to give work to.
+    With `force` it is destroyed all the same, after a last snapshot; so is a workspace without an origin to apply to.
     """
     _end_runs(home, workspace, force=False)
     origin = workspace.filled.get("origin")
@@ -165,7 +165,7 @@ def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
     except (FolderNotFound, PartReplaced):
         if not force:
             raise
-        return  # without its folder nothing can be shown or kept; its own layer is in the trash with the rest
+        return  # without its folder no snapshot is possible; its own layer goes to the trash with the rest
     if not force:
         raise UnappliedChanges(
             f"workspace {workspace.id} holds changes that were not applied",
@@ -173,12 +173,13 @@ def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
         )
     from workstead.core.snapshots import keep
 
-    with suppress(DiskFull, StoreFull):  # the files go to the trash whole: a full disk can be freed without a snapshot
+    # the files go to the trash complete: a full disk can be freed without a snapshot
+    with suppress(DiskFull, StoreFull):
         keep(home, workspace, cause="before_destroy")
 
 
 def _end_runs(home: Home, workspace: Workspace, *, force: bool) -> None:
-    """Refuse while something runs in the workspace, or stop it if that is what was asked for."""
+    """Refuse while a run is active in the workspace, or stop it with `force`."""
     active = lookup.active_runs(home, workspace)
     if not active:
         return
@@ -202,7 +203,7 @@ def _end_runs(home: Home, workspace: Workspace, *, force: bool) -> None:
 
 
 def _stop_machines(home: Home, workspace: Workspace) -> None:
-    """A machine that is kept between commands holds the workspace's mounts; nothing runs in it now."""
+    """Stop an idle virtual machine, which holds the workspace's mounts."""
     if os.path.isdir(f"{home.path}/machines"):
         from workstead.core.machines import forget
 
@@ -218,4 +219,4 @@ def _move_to_trash(home: Home, workspace: Workspace, trash_path: str) -> None:
             home.make_private()
             _move_to_trash(home, workspace, trash_path)
 
-        # Otherwise somebody removed the directory by hand, or it was only planned: there is nothing to keep.
+        # Otherwise the directory was deleted by hand, or was only planned: there is nothing to move.

@@ -1,4 +1,4 @@
-"""What changed between two states of a workspace. Looking leaves no event."""
+"""Show the changes between two states of a workspace. Reading records no event."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def patch(
     binary: bool = True,
     context: int = 3,
 ) -> Iterator[bytes]:
-    """The changes in `work/` as a patch that `git apply` takes, byte for byte and whatever its size.
+    """Yield the changes in `work/` as a patch that `git apply` accepts, byte for byte and of any size.
 
-    Pieces are whole lines. `binary` writes the content of binary files; without it they are only named.
+    Each piece is whole lines. `binary` includes the content of binary files; without it they are only named.
     """
     from workstead.snapshots.diff import write_patch
 

@@ -1,4 +1,4 @@
-"""Say what this machine can do: each capability by really trying it, what it means, and how to get it."""
+"""Probe the capabilities of this machine, each by a real attempt, with their meaning and how to get them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def doctor(home: Home) -> list[Probe]:
-    """Try everything that Workstead can make use of; nothing is left behind."""
+    """Probe everything that Workstead can use; nothing is left behind."""
     from workstead.system.kernel import probes
     from workstead.system.overlay import layers
 
@@ -151,7 +151,7 @@ def _probe(name: str, attempt: Callable[[], tuple[bool, str]], means: str, remed
 
 
 def _chosen(wanted: str, mechanisms: dict[str, tuple[bool, str]]) -> tuple[bool, str]:
-    """The mechanism that a new workspace would get, and why not a better one."""
+    """Return the mechanism that a new workspace would get, and why not a better one."""
     from workstead.system.overlay import layers
 
     refused: list[str] = []

@@ -1,7 +1,8 @@
-"""Hand out files of any size, and whole directories, in pieces.
+"""Download files of any size, and whole directories, in pieces.
 
-What is sent was opened beneath the workspace's root before its first byte was given, so nothing that an agent does
-meanwhile leads elsewhere; a file that grows or shrinks while it is read is cut, or filled with zeros in an archive.
+Everything sent was opened beneath the workspace's root before the first byte is returned, so no concurrent change by an
+agent can redirect it. A file that grows while it is read is truncated; one that shrinks ends early, or is padded with
+zeros in a tar file.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _ZEROS = bytes(65536)
 
 
 class Download:
-    """An open file: its size, what tells its content from another, and its bytes in pieces."""
+    """An open file: its size, its digest or tag, and its bytes in pieces."""
 
     def __init__(self, home: Home, names: dict[str, Any], task: str, reader: operations.Reader) -> None:
         self._home, self._names, self._task, self._reader = home, names, task, reader
         self.size = reader.size
-        # A larger one has none: a sparse terabyte costs its maker nothing and us an hour.
+        # None for a larger file: a sparse terabyte costs its author nothing, and hashing it an hour.
         self.digest = digest_of(reader.fd, reader.size) if reader.size <= MAX_DIGEST_BYTES else None
-        # What `if_digest` takes: a large one is told from what it becomes by its inode and times.
+        # A value for `if_digest`: the inode and times identify a version of a large file.
         self.tag = self.digest or find_mark(reader.fd)
 
     def __enter__(self) -> Self:
@@ -45,11 +46,11 @@ class Download:
         self.close()
 
     def close(self) -> None:
-        """Give the descriptor back; a second call does nothing."""
+        """Close the descriptor; idempotent."""
         self._reader.close()
 
     def pieces(self, start: int = 0, length: int | None = None) -> Iterator[bytes]:
-        """The bytes, or a range of them, after it was written down that they are handed out."""
+        """Yield the bytes, or a range of them, after the read is recorded."""
         reader = self._reader
         reader.start = start
         reader.length = max(0, min(self.size - start, self.size if length is None else length))
@@ -59,7 +60,7 @@ class Download:
 
 
 def open_file(home: Home, workspace_id: str, path: str) -> Download:
-    """Open a file for reading in pieces, whatever its size; the caller closes it."""
+    """Open a file of any size for reading in pieces; the caller closes it."""
 
     def act(gate: Gate) -> Download:
         with locate(home, workspace_id, path) as spot:
@@ -74,14 +75,14 @@ def open_file(home: Home, workspace_id: str, path: str) -> Download:
 
 
 def tar_files(home: Home, workspace_id: str, path: str = ".") -> Iterator[bytes]:
-    """A directory with all below it as a tar file in pieces: files, directories and links, owned by nobody.
+    """Yield a directory as a tar file in pieces: files, directories and links, owned by nobody.
 
-    Pipes, devices and what cannot be read are left out, for an agent also what it would have to ask for.
+    Pipes, devices and unreadable files are left out, for an agent also files that need an approval.
     """
     with locate(home, workspace_id, path) as spot:
         may = judged(home, lambda gate: readable_below(gate, spot))
         fact = FileRead(**spot.names(), size=0, digest="")
-        entries = list(operations.scan(spot.root, spot.path))  # says at once what is wrong with the path
+        entries = list(operations.scan(spot.root, spot.path))  # raises at once for an invalid path
         home.record(spot.workspace.task_id, fact, durable=False)
         yield from _tar(spot.root, spot.path, entries, may)
     yield bytes(1024)

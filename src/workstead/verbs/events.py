@@ -1,4 +1,4 @@
-"""Read the log, follow it, prove it."""
+"""Read, follow and verify the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DIGESTS = ("digest", "digest_before", "digest_after", "preview_digest")
 def events(
     home: Home, *, after: int = 0, task: str | None = None, types: Sequence[str] = (), limit: int | None = None
 ) -> Iterator[Event]:
-    """The events after a position, in the order in which they happened."""
+    """Return the events after a position, in order."""
     _check(task, types)
     if not is_agent(home):
         return home.log.read(after=after, stream=task, types=types, limit=limit)
@@ -41,15 +41,17 @@ def follow(
     until: Callable[[], bool] | None = None,
     timeout_seconds: float | None = None,
 ) -> Iterator[Event]:
-    """The events after a position, then each new one within milliseconds of its commit; none is missed or repeated."""
+    """Yield the events after a position, then each new one within milliseconds of its commit; none is lost or repeated."""
     _check(task, types)
     found = home.log.follow(after=after, stream=task, types=types, until=until, timeout_seconds=timeout_seconds)
     return _for_agent(home, found) if is_agent(home) else found
 
 
 def _for_agent(home: Home, found: Iterator[Event]) -> Iterator[Event]:
-    """What an agent may know of: what happened to its own workspace, or as a planner to any; no digest of a file that
-    it may not read, which would confirm a guess at the content."""
+    """Filter the events that an agent may see: those of its own workspace, or as a planner all.
+
+    Digests of files that it may not read are removed: they would confirm a guess of the content.
+    """
     own = home.caller.agent_of
     for event in found:
         if not own or event.event_data.get("workspace_id") == own:
@@ -64,22 +66,22 @@ def _may_see_digests(home: Home, data: Mapping[str, object]) -> bool:
     if may is None:
         return True
     public = lookup.public_mount(home, workspace)
-    to = str(data.get("to") or "")  # of a move; of other requests it is no path
+    to = str(data.get("to") or "")  # of a move; for other requests it is no path
     paths = [str(data.get("place") or data["path"]), *([to] if to.startswith(f"{public}/") else [])]
     places = [path.removeprefix(public).strip("/") for path in paths]
     return "." not in places and all(map(may, places))
 
 
 def _without_digests(event: Event) -> Event:
-    """The event's own hash would confirm a guess as well."""
+    """Return the event without digests and its own hash, which would confirm a guess as well."""
     data = {name: "" if name in _DIGESTS else value for name, value in event.event_data.items()}
     return event.replace(event_data=data, hash="")
 
 
 def history(home: Home, workspace_id: str) -> Iterator[Event]:
-    """What happened to a workspace before it came here in an archive, as its archive proved it; position 0 is nowhere.
+    """Yield the events of a workspace before it was archived, as its archive proved them; their position is 0.
 
-    Nothing for a workspace that was made here: `events` has all of it.
+    Empty for a workspace that was created here: `events` has all of it.
     """
     from workstead.archives.history import History
 
@@ -105,9 +107,9 @@ def verify(
 ) -> Verification:
     """Check the whole log, its hash chains and its views, and every small record of the home.
 
-    LogBroken names the first event that does not fit, EventsLost says that the end of the log is missing and names the
-    directories of workspaces that the log does not know, HomeDamaged names everything else. With `deep`, also read
-    every kept object, layer, prepared checkout, template, archive and output of a run; `reading` hears how far it is.
+    Raises LogBroken with the first wrong event; EventsLost if the end of the log is missing, with the directories of
+    workspaces that the log does not know; HomeDamaged for all other damage. With `deep`, also read every snapshot
+    object, layer, prepared checkout, template, archive and output of a run; `reading` is called with the progress.
     """
     found = _verify_log(home, progress)
     damage = inspection.find_damage(home)

@@ -1,8 +1,8 @@
-"""Read and change files in a workspace, with a log of who did what.
+"""Read and change files in a workspace, with a record of each access in the log.
 
-What an agent could have made is opened beneath a `Root` and nowhere else. A change is written to the log when it is
-ready and before it takes place, so that the log may name a change that a crash prevented, but never misses one. A read
-is written down before its bytes are handed out; reads alone are not synced, a power cut may take the last of them.
+A path that an agent could have changed is opened only beneath a `Root`. A change is recorded when it is ready and
+before it takes effect, so the log may have a change that a crash prevented, but never misses one. A read is recorded
+before its bytes are returned; reads are not synced, so a power cut may lose the last of them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ if TYPE_CHECKING:
 def edit_file(
     home: Home, workspace_id: str, path: str, edits: Sequence[Edit], *, dry_run: bool = False, context: int = 3
 ) -> Edited:
-    """Replace texts in a file, all of them or none. Raises Invalid for an old text that is not there, and FileChanged
-    when somebody else wrote the file meanwhile."""
+    """Replace texts in a file, atomically.
+
+    Raises Invalid for an old text that is not there, and FileChanged when the file was changed by another process
+    meanwhile.
+    """
     data = read_file(home, workspace_id, path)
     try:
         text = data.decode()
@@ -59,11 +62,11 @@ def _hunks(before: str, after: str, context: int) -> str:
 
 
 MIB = 1 << 20
-PREVIEWED = 8 * MIB + 1  # of a content that somebody has to approve
+PREVIEWED = 8 * MIB + 1  # of content that needs an approval
 
 
 def read_file(home: Home, workspace_id: str, path: str, *, start: int = 0, length: int | None = None) -> bytes:
-    """The bytes of a file, or a range of them; not more than `files.max_read_mb`."""
+    """Return the bytes of a file, or a range of them; at most `files.max_read_mb`."""
 
     def act(gate: Gate) -> bytes:
         with locate(home, workspace_id, path) as spot:
@@ -78,9 +81,9 @@ def read_file(home: Home, workspace_id: str, path: str, *, start: int = 0, lengt
 
 
 def check_names(home: Home, spot: Spot) -> None:
-    """Refuse an agent to look at names where it is denied to read; what it has to ask for is the content alone."""
+    """Refuse an agent to list names where reading is denied; where it must ask, only the content needs approval."""
     if home.caller.agent_of is not None:
-        with suppress(OSError):  # the look itself says what is wrong with the path
+        with suppress(OSError):  # the caller's own access raises the error for the path
             place = spot.place_of(spot.path)
             judged(home, lambda gate: gate.decide(spot.workspace, "read", [place]))
 
@@ -97,11 +100,12 @@ def write_file(
     if_digest: str | None = None,
     keep: bool = False,
 ) -> Written:
-    """Make the content that of a file, or add it at the end: all of it, or nothing changes.
+    """Write or append the content of a file, atomically.
 
-    With `if_digest` only a file that has this SHA-256 now, or this `tag` if it is a large one: nobody's work in
-    between is lost. It is FileChanged else.
-    With `keep` what is overwritten is kept first, and `undo` brings it back: a snapshot, unless there is one with it.
+    With `if_digest`, only if the file has this SHA-256 now, or this `tag` if it is a large one; otherwise raises
+    FileChanged, so that no concurrent change is lost.
+
+    With `keep`, a snapshot is taken first unless one has the overwritten content, and `undo` restores it.
     """
     if append and create_only:
         raise InvalidPath("a file that must be new has no end to append to", hint="choose one of the two")
@@ -110,7 +114,7 @@ def write_file(
     with spooled(home, data, limit, again=keep or is_agent(home)) as given:
 
         def act(gate: Gate) -> Written:
-            exact = gate.keeps or if_digest is not None  # what was judged, or looked at, is what is done
+            exact = gate.keeps or if_digest is not None  # the checked file must be the one that is changed
             with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
                 tells = True
 
@@ -167,12 +171,13 @@ def delete_file(
     if_digest: str | None = None,
     keep: bool = True,
 ) -> Gone:
-    """Remove a file, a link, an empty directory, or with `recursive` a directory with all that is in it.
+    """Delete a file, a link, an empty directory, or with `recursive` a directory with its content.
 
-    `undo` brings it back, unless `keep` is false."""
+    `undo` restores it, unless `keep` is false.
+    """
 
     def act(gate: Gate) -> Gone:
-        exact = gate.keeps or if_digest is not None  # what was judged, or looked at, is what is done
+        exact = gate.keeps or if_digest is not None  # the checked file must be the one that is changed
         with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
             tells = True
 
@@ -202,12 +207,13 @@ def move_file(
     if_digest: str | None = None,
     keep: bool = True,
 ) -> Gone:
-    """Give a file or directory another name in the workspace; what is there stays unless `replace`.
+    """Rename a file or directory in the workspace; an existing target is an error unless `replace`.
 
-    `undo` brings everything back to where it was, unless `keep` is false."""
+    `undo` moves everything back, unless `keep` is false.
+    """
 
     def act(gate: Gate) -> Gone:
-        exact = gate.keeps or if_digest is not None  # what was judged, or looked at, is what is done
+        exact = gate.keeps or if_digest is not None  # the checked file must be the one that is changed
         with _changing(home, workspace_id, path, if_digest) as (spot, record, room):
             there = _from_the_same(spot, path, to)
 
@@ -224,7 +230,7 @@ def move_file(
 
 
 def make_directory(home: Home, workspace_id: str, path: str, *, parents: bool = False) -> None:
-    """Make a directory, and those above it if asked to."""
+    """Create a directory, with `parents` also its missing parents."""
 
     def act(gate: Gate) -> None:
         spent: Sequence[Value] = ()
@@ -242,28 +248,28 @@ def make_directory(home: Home, workspace_id: str, path: str, *, parents: bool = 
 
 
 def list_directory(home: Home, workspace_id: str, path: str = ".") -> tuple[Entry, ...]:
-    """The entries of a directory, by name; links as links."""
+    """Return the entries of a directory, by name; links are not followed."""
     with locate(home, workspace_id, path) as spot:
         check_names(home, spot)
         return operations.list_directory(spot.root, spot.path, max_entries=home.settings.files.max_entries)
 
 
 def stat_file(home: Home, workspace_id: str, path: str) -> Stat:
-    """What is at a path; a link is itself."""
+    """Return the metadata of a path; a link is not followed."""
     with locate(home, workspace_id, path) as spot:
         check_names(home, spot)
         return operations.stat(spot.root, spot.path)
 
 
 def list_tree(home: Home, workspace_id: str, path: str = ".") -> Tree:
-    """The nested tree below a directory: a directory is an object, a file is "file"; the rest is counted."""
+    """Return the nested tree below a directory: a directory is an object, a file is "file"; others are counted."""
     with locate(home, workspace_id, path) as spot:
         check_names(home, spot)
         return walk.tree(spot.root, spot.path, limits=_limits(home))
 
 
 def tree_json(home: Home, workspace_id: str, path: str = ".") -> Iterator[bytes]:
-    """The same tree as JSON in pieces, for trees deeper and larger than fit elsewhere."""
+    """Yield the same tree as JSON in pieces, for very deep or large trees."""
     with locate(home, workspace_id, path) as spot:
         check_names(home, spot)
         yield from walk.tree_json(spot.root, spot.path, limits=_limits(home))
@@ -272,14 +278,14 @@ def tree_json(home: Home, workspace_id: str, path: str = ".") -> Iterator[bytes]
 def list_paths(
     home: Home, workspace_id: str, path: str = ".", *, pattern: str = "**", exclude: Sequence[str] = ()
 ) -> list[Named]:
-    """Everything below a directory whose path from there matches a glob; links as links, and never through them."""
+    """Return everything below a directory whose relative path matches a glob; links are listed, never followed."""
     with locate(home, workspace_id, path) as spot:
         check_names(home, spot)
         return search.find_paths(spot.root, spot.path, pattern=pattern, exclude=exclude, limits=_limits(home))
 
 
 def search_names(home: Home, workspace_id: str, pattern: str, path: str = ".") -> Found:
-    """The paths whose name matches a glob."""
+    """Return the paths whose name matches a glob."""
     with locate(home, workspace_id, path) as spot:
         check_names(home, spot)
         return search.find_names(spot.root, pattern, spot.path, limits=_limits(home))
@@ -288,14 +294,14 @@ def search_names(home: Home, workspace_id: str, pattern: str, path: str = ".") -
 def search_text(
     home: Home, workspace_id: str, needle: str, path: str = ".", *, regex: bool = False, names: str = "*"
 ) -> Matches:
-    """The lines that hold a text or match a regular expression; an agent finds none in what it may not read."""
+    """Return the lines that contain a text or match a regular expression; an agent finds none in unreadable files."""
     with locate(home, workspace_id, path) as spot:
         may = judged(home, lambda gate: readable_below(gate, spot))
         return search.find_text(spot.root, needle, spot.path, regex=regex, names=names, limits=_limits(home), may=may)
 
 
 def resolve(home: Home, workspace_id: str, path: str) -> str:
-    """What a person or agent may have meant by a path, as a strict one; an escape is refused."""
+    """Interpret a path written by a person or agent, and return its strict form; raises if it leaves the workspace."""
     with locate(home, workspace_id) as spot:
         return spot.root.resolve(path)
 
@@ -305,7 +311,7 @@ def _limits(home: Home) -> Limits:
 
 
 def _from_the_same(spot: Spot, path: str, to: str) -> str:
-    """The target of a move, from where its source is counted."""
+    """Return the target of a move, relative to the same directory as its source."""
     if spot.path == path:
         return to
     if to.split("/")[0] != "work":
@@ -318,9 +324,9 @@ def _from_the_same(spot: Spot, path: str, to: str) -> str:
 
 @contextmanager
 def _changing(home: Home, workspace_id: str, path: str, if_digest: str | None) -> Iterator[tuple[Spot, Any, Room]]:
-    """Where a change is made, what writes it down, and what room there is for it.
+    """Yield the resolved path of a change, a function that records it, and its quota.
 
-    Between the look at a file and a change that depends on it, nobody else makes one that depends on the same look.
+    With `if_digest`, holds a lock between the check of the file and the change, against others with a check.
     """
     home.check_place()  # before a file of the original is opened
     alone = nullcontext() if if_digest is None else home.hold(f"files of {lookup.normal_id(workspace_id)}")
@@ -334,13 +340,13 @@ def _changing(home: Home, workspace_id: str, path: str, if_digest: str | None) -
 
 
 def _joined(old: Held | None, new: bytes | None) -> bytes | None:
-    """What a file would be after something is appended, as far as a preview shows it."""
+    """Return the content of a file after an append, as far as a preview shows it."""
     before = old.content(PREVIEWED) if old is not None and old.exists() else b""
     return None if before is None or new is None else before + new
 
 
 def _check_digest(spot: Spot, gate: Gate, wanted: str | None, found: str | None, held: Held) -> None:
-    """FileChanged unless the file is as wanted: by its digest, or by the mark of one that is too large for that."""
+    """Raise FileChanged unless the file is as expected: by its digest, or by the tag of a large one."""
     if wanted is not None and wanted.startswith(MARK):
         there = held.stat()
         found = None if there is None else mark_of(there)
@@ -363,7 +369,7 @@ def _digest(data: bytes) -> str:
 
 @contextmanager
 def _recorded(home: Home, spot: Spot) -> Iterator[Any]:
-    """Gives a function that writes a fact down; a failure after that is written down too."""
+    """Yield a function that records an event; if the change fails after that, the failure is recorded too."""
     announced = False
     names, task = spot.names(), spot.workspace.task_id
 

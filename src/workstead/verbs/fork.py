@@ -1,4 +1,4 @@
-"""Make workspaces from a workspace: everything it holds, uncommitted and ignored files too, without stopping it."""
+"""Fork a workspace: copy everything, uncommitted and ignored files too, without stopping it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from workstead.model.source import Filled, Place
     from workstead.model.workspace import Workspace
 
-_NOTED = 20  # paths that a fork could not take over
+_NOTED = 20  # maximum number of uncopied paths in the notes
 
 
 def fork(
@@ -59,14 +59,14 @@ def fork(
     config: dict[str, Any] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Workspace:
-    """A copy-on-write copy of a workspace as it is now, or was at a snapshot; neither sees the other's later writes.
+    """Create a copy-on-write copy of a workspace, as it is now or at a snapshot; later writes stay separate.
 
-    Its time does not depend on the size of the workspace. A parent with an active run is copied as it is found, and
-    the notes say so. Its base is the parent's, so that its changes are counted from their common origin.
+    The time does not depend on the size of the workspace. A parent with an active run is copied as it is found, and the
+    notes say so. The fork has the parent's base, so that its changes are counted from their common origin.
     """
     check_maker(home, Source(kind="fork", location=parent_id), config or {})
     parent = materialise(home, lookup.get(home, parent_id))
-    _check_parent(home, parent, snapshot)  # said before anything is made
+    _check_parent(home, parent, snapshot)  # before anything is created
     workspace_id = format_id(task, agent)
     if home.log.find_live("workspace", workspace_id):
         raise WorkspaceExists.of(workspace_id)
@@ -89,14 +89,14 @@ def fork(
     }
     make_way(home, parent)
     with home.hold(workspace_id), home.hold(parent.id):
-        parent = lookup.get(home, parent.id)  # others may have forked, changed or destroyed it since we looked
+        parent = lookup.get(home, parent.id)  # others may have forked, changed or destroyed it since the first read
         _check_parent(home, parent, snapshot)
         home.record(task, WorkspaceCreating(**stated))
         return _build(home, task, stated, parent, snapshot, checked, config or {}, progress)
 
 
 def _policy(home: Home, parent: Workspace, config: dict[str, Any]) -> Policy:
-    """The parent's, with what was said for the fork alone: the rest of the parent's configuration is in it already."""
+    """Return the parent's policy, changed by the fork's own configuration: the parent's is already included."""
     own = parse_config({key: config[key] for key in ("policy", "allowed_operations") if key in config})
     return policy_of(home, own, lookup.policy_of(parent))
 
@@ -104,7 +104,7 @@ def _policy(home: Home, parent: Workspace, config: dict[str, Any]) -> Policy:
 def fork_several(
     home: Home, parent_id: str, new_id: str | None, count: int, *, snapshot: str | None = None
 ) -> list[Workspace]:
-    """Forks under the id asked for, with numbers if there are several, or under the parent's id with numbers."""
+    """Create forks under the requested id, numbered if there are several, or under the parent's id with numbers."""
     if count < 1:
         raise Invalid(f"{count} forks cannot be made", hint="one or more")
     task, agent = parse_id(new_id or parent_id)
@@ -119,7 +119,7 @@ def fork_several(
         try:
             made.append(fork(home, parent_id, task, f"{agent}-{number}", snapshot=snapshot))
         except WorkspaceExists:
-            continue  # somebody took the name this instant
+            continue  # another process took the name
     return made
 
 
@@ -164,7 +164,7 @@ def _build(
 
 
 def _enter_space(home: Home, parent: Workspace, place: Place, config: Config) -> tuple[Place, list[str]]:
-    """Where to build it; a copy of somebody's folder begins with all that is in it, for which no space is made."""
+    """Return where to build the fork; a copy of a user's folder gets no quota image, as it begins with all files."""
     origin = filled_in(home, parent)[0].origin
     if not wants_space(home, config) or (origin.get("kind") == "folder" and not origin.get("forked")):
         return place, []
@@ -181,7 +181,7 @@ def _fill(home: Home, parent: Workspace, place: Place, config: Config, progress:
     active = [record["run_id"] for record in lookup.active_runs(home, parent)]
     options = fill_options(home, config)
     if has_space(place.layers):
-        options = options.replace(mechanism="overlay")  # a copy would fill the space before anything is added
+        options = options.replace(mechanism="overlay")  # a copy would fill the quota image before anything is added
     try:
         made, parent_filled = fork_files(filled, parent_place, place, options, progress)
     except BaseException:
@@ -189,7 +189,7 @@ def _fill(home: Home, parent: Workspace, place: Place, config: Config, progress:
             record_layers(home, parent)
         raise
     if parent_filled != filled:
-        # A crash before this loses nothing: what the parent is made of stands in its stack.
+        # A crash before this loses nothing: the parent's stack file has its layers.
         fact = WorkspaceRelayered(**parent.names(), filled=parent_filled.as_dict())
         home.record(parent.task_id, fact)
     missing = _copy_output(parent, place, config)
@@ -205,9 +205,10 @@ def _fill(home: Home, parent: Workspace, place: Place, config: Config, progress:
 
 
 def _copy_output(parent: Workspace, place: Place, config: Config) -> list[str]:
-    """Copy what the parent has in `output`, which is no layer because it is small, up to the fork's own limit.
+    """Copy the parent's `output`, which is no layer because it is small, up to the fork's own limit.
 
-    Returns the paths that could not be copied."""
+    Return the paths that could not be copied.
+    """
     from workstead.system.overlay.copying import copy_cheaply
 
     limit = config.max_size_mb << 20 if config.max_size_mb is not None else None
@@ -219,7 +220,7 @@ def _copy_output(parent: Workspace, place: Place, config: Config) -> list[str]:
 
 
 def _copy_notes(parent: str, root: str, own: Mapping[str, Any]) -> list[str]:
-    """Give the fork the parent's CLAUDE.md and AGENTS.md as they are now, unless it was made with others."""
+    """Copy the parent's present CLAUDE.md and AGENTS.md to the fork, unless its configuration has others."""
     missing = []
     with Root.open(parent) as top:
         for name, key in (("CLAUDE.md", "claude_md"), ("AGENTS.md", "agents_md")):
@@ -237,7 +238,7 @@ def _copy_notes(parent: str, root: str, own: Mapping[str, Any]) -> list[str]:
 
 
 def _copy_note(top: int, name: str, target: str) -> None:
-    """Copy one of them with its holes: the agent may give a file any size that takes no space."""
+    """Copy one of them as a sparse file: an agent can make a file of any size that uses no space."""
     from workstead.system.overlay.copying import copy_bytes
 
     there = os.stat(name, dir_fd=top, follow_symlinks=False)
@@ -252,14 +253,14 @@ def _copy_note(top: int, name: str, target: str) -> None:
             os.close(reader)
         os.chmod(target, there.st_mode & 0o777)
     else:
-        return  # the agent put something else there, which no snapshot has either
+        return  # not a regular file; snapshots skip it too
     if os.geteuid() == 0:
         os.lchown(target, there.st_uid, there.st_gid)
     os.utime(target, ns=(there.st_atime_ns, there.st_mtime_ns), follow_symlinks=False)
 
 
 def _go_back(home: Home, parent: Workspace, child: Workspace, snapshot: str) -> None:
-    """Bring the fork to the state that its parent had."""
+    """Restore the fork to a snapshot of its parent."""
     from workstead.core.snapshots import find_root
     from workstead.core.states import open_store, place_of_state, stack_finder
     from workstead.snapshots.restore import restore

@@ -1,7 +1,7 @@
-"""Messages between the workspaces of a task. They are files, see `shares`; the log says that one was sent, not what.
+"""Messages between the workspaces of a task. They are files, see `shares`; the log records sending, not the content.
 
-An agent needs no verb for it: it writes a file to /mnt/outbox/RECIPIENT/, and reads /mnt/inbox/*/ITS-NAME/. What an
-agent wrote is not trusted here: links are not followed, only so many messages are looked at and so much of each.
+An agent needs no verb: it writes a file to /mnt/outbox/RECIPIENT/, and reads /mnt/inbox/*/ITS-NAME/. Files written by
+an agent are not trusted here: links are not followed, and the number and size of messages is limited.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def send_message(home: Home, workspace_id: str, text: str, *, sender: str | None = None) -> Message:
-    """Put a message into the mailbox of a workspace, from another one of its task or from the owner."""
+    """Send a message to a workspace, from another one of its task or from the owner."""
     recipient = lookup.get(home, workspace_id)
     author = lookup.get(home, sender) if sender is not None else None
     if author is not None and author.task_id != recipient.task_id:
@@ -54,7 +54,7 @@ def send_message(home: Home, workspace_id: str, text: str, *, sender: str | None
 
 
 def messages(home: Home, workspace_id: str) -> list[Message]:
-    """What was written to a workspace, the oldest first."""
+    """Return the messages to a workspace, oldest first."""
     workspace = lookup.get(home, workspace_id)
     top = f"{home.path}/mail/{directory_name(workspace.task_id)}"
     agents = {directory_name(each.agent_id): each.agent_id for each in lookup.list_all(home, task=workspace.task_id)}
@@ -66,7 +66,7 @@ def messages(home: Home, workspace_id: str) -> list[Message]:
 
 
 def get_message(home: Home, workspace_id: str, message_id: str) -> Message:
-    """One message by its id, or NotFound."""
+    """Return one message by its id, or raise NotFound."""
     for message in messages(home, workspace_id):
         if message.id == message_id:
             return message
@@ -92,7 +92,8 @@ def _write(home: Home, outbox: str, recipient: str, name: str, content: bytes) -
                 file.write(content)
                 file.flush()
                 sync_file(file.fileno())
-            os.rename(f".{name}", name, src_dir_fd=inner, dst_dir_fd=inner)  # nobody reads half a message
+            # atomic: a reader never sees part of a message
+            os.rename(f".{name}", name, src_dir_fd=inner, dst_dir_fd=inner)
             sync_names(inner)
         finally:
             os.close(inner)

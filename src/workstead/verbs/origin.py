@@ -1,4 +1,4 @@
-"""Look at the folder that a workspace was made from. Looking leaves no event."""
+"""Look at the folder of an overlay workspace. Reading records no event."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def origin_changes(home: Home, workspace_id: str, *, limit: int = 100) -> list[str]:
-    """Paths in the folder of an overlay that changed since it was made, by `apply` or by somebody else.
+    """Return the paths in the folder of an overlay that changed since its creation, by `apply` or by others.
 
-    Nothing for a workspace of another kind: what it shows does not depend on where it came from any more. Raises
-    FolderNotFound if the folder is gone.
+    Empty for other kinds of workspaces, which do not depend on their origin any more. Raises FolderNotFound if the
+    folder is gone.
     """
     workspace = lookup.get(home, workspace_id)
     if not workspace.filled:

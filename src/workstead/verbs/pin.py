@@ -1,4 +1,4 @@
-"""Keep a workspace from every sweep, and let it go again."""
+"""Exempt a workspace from sweeps, and end the exemption."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def pin(home: Home, workspace_id: str, *, reason: str = "") -> Workspace:
-    """No sweep takes the workspace from now on, whatever its age; a pinned one is left as it is."""
+    """Exempt the workspace from sweeps, whatever its age; idempotent."""
     return _set(home, workspace_id, pinned=True, reason=reason)
 
 
 def unpin(home: Home, workspace_id: str) -> Workspace:
-    """Let sweeps take the workspace again, when it has been unused for its time from now on."""
+    """Let sweeps take the workspace again; its idle time starts now."""
     return _set(home, workspace_id, pinned=False)
 
 
 def _set(home: Home, workspace_id: str, *, pinned: bool, reason: str = "") -> Workspace:
     refuse_agents(home, "to say what sweeps may take")
     found = lookup.check_here(home, lookup.get(home, workspace_id))
-    with home.hold(found.id):  # a sweep looks once more while it holds the workspace
+    with home.hold(found.id):  # a sweep checks the pin again under this lock
         workspace = lookup.get(home, found.id)
         if workspace.pinned == pinned:
             return workspace

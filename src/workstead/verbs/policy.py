@@ -1,4 +1,4 @@
-"""Look at what agents may do in a workspace, try it, and change it."""
+"""Show, test and change the policy for agents in a workspace."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def policy(home: Home, workspace_id: str) -> Policy:
-    """The policy of a workspace, as it was when the workspace was made or as it was changed since."""
+    """Return the current policy of a workspace."""
     return lookup.policy_of(lookup.get(home, workspace_id))
 
 
 def judge(home: Home, workspace_id: str, operation: str, path: str = ".", *, size: int | None = None) -> Decision:
-    """What the policy would say to an agent."""
+    """Return the policy's decision for an agent's operation, without executing it."""
     if operation not in OPERATIONS:
         raise Invalid(f"there is no operation {operation!r}", hint=f"one of {', '.join(OPERATIONS)}")
     workspace = lookup.get(home, workspace_id)
@@ -31,6 +31,6 @@ def judge(home: Home, workspace_id: str, operation: str, path: str = ".", *, siz
 
 
 def change_policy(home: Home, workspace_id: str, given: str | Mapping[str, Any], *, reason: str = "") -> Policy:
-    """Let another policy hold from now on; what it does not say stays as it is."""
+    """Change the policy from now on; fields that are not given stay as they are."""
     wanted = given if isinstance(given, str) else dict(given)
     return amend(home, lookup.get(home, workspace_id), lambda now: parse_policy(wanted, now), reason)

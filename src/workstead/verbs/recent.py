@@ -1,4 +1,4 @@
-"""Select folders, and remember which."""
+"""Select folders, and list the recent ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_folder(home: Home, folder: str) -> RecentFolder:
 
 
 def recent(home: Home) -> list[RecentFolder]:
-    """The folders that were selected, the last one first."""
+    """Return the selected folders, most recent first."""
     try:
         with open(f"{home.path}/recent.json") as file:
             return [RecentFolder(**each) for each in json.load(file)]
@@ -48,7 +48,7 @@ def _write(home: Home, folders: list[RecentFolder]) -> None:
 
 
 def browse(path: str) -> Folder:
-    """What is in a folder of the host, for somebody who looks for one to open; the same errors as opening it."""
+    """List a folder of the host, for a person who chooses one to open; raises the same errors as opening it."""
     from workstead.sources.folder import check_folder
 
     real = check_folder(path)

@@ -1,8 +1,8 @@
 """Bug report: one text file about this machine and home, without secrets and without anything that an agent wrote.
 
-It says versions, the findings of doctor, settings with their origins, mounts of the home, the types of the last events
-and the ends of crash logs. It holds no event content, no file name of a workspace, no variable and no setting that can
-be a credential; everything passes `redact` once more before it is returned.
+It has versions, the findings of doctor, settings with their origins, mounts of the home, the types of the last events
+and the ends of crash logs. It has no event content, no file name of a workspace, and no variable or setting that can be
+a credential; everything passes `redact` once more before it is returned.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HEADING = "Workstead bug report. Read it before you attach it: secrets are remo
 
 
 def bug_report(home: Home, findings: Sequence[Probe], environ: Mapping[str, str]) -> str:
-    """Return the report as text; the environment names values that must not stand in it."""
+    """Return the report as text; values of the environment are removed from it."""
     parts = (
         ("versions", _versions(home)),
         ("doctor", [f"{'ok' if probe.ok else '--'}  {probe.name}: {probe.found}" for probe in findings]),
@@ -71,7 +71,7 @@ def _settings(home: Home) -> list[str]:
                 name = f"{section}.{key}"
                 shown = REMOVED if value and (name in _HIDDEN or looks_secret(key)) else value
                 lines.append(f"{name} = {shown!r}  ({settings.origin(section, key)})")
-    for section in _TABLES:  # commands and addresses of the owner's: their names are enough
+    for section in _TABLES:  # the owner's commands and addresses: only their names are reported
         lines += [f"{section}.{name}  ({settings.origin(section, name)})" for name in getattr(settings, section)]
     return lines
 
@@ -84,7 +84,7 @@ def _mounts(home: Home) -> list[str]:
             fields, _, rest = line.partition(" - ")
             target = fields.split(" ")[4]
             if f"{target}/".startswith(roots):
-                # A workspace's path has the names of its task and agent, and the options those of the origin.
+                # A workspace's path has the names of its task and agent, and the mount options those of the origin.
                 found.append(f"{rest.split(' ')[0]} {fields.split(' ')[5]}")
     return found
 
@@ -95,7 +95,7 @@ def _events(home: Home) -> list[str]:
 
 
 def _logs(home: Home) -> list[str]:
-    """The crash logs, newest first."""
+    """Return the crash logs, newest first."""
     found = [path for path in _find_logs(home) if os.path.isfile(path)]
     return sorted(found, key=lambda path: -os.lstat(path).st_mtime)[:_LOGS]
 
@@ -115,7 +115,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _known_secrets(home: Home, environ: Mapping[str, str]) -> set[str]:
-    """Values that are credentials for certain, wherever they turn up."""
+    """Return values that are certainly credentials, to be removed everywhere."""
     settings = home.settings
     found = {value for name, value in environ.items() if looks_secret(name) or _may_be_secret(name, value)}
     found |= {hook.secret for hook in settings.webhooks.values()} | {hook.url for hook in settings.webhooks.values()}
@@ -128,7 +128,7 @@ def _known_secrets(home: Home, environ: Mapping[str, str]) -> set[str]:
 
 
 def _may_be_secret(name: str, value: str) -> bool:
-    """Any variable may hold one; a short value or a path would take harmless words of the report along."""
+    """Return whether to redact a variable: not a short value or a path, which would also remove harmless words."""
     return name not in _HARMLESS and not name.startswith("AW_") and len(value) >= _SECRET and not value.startswith("/")
 
 
@@ -141,6 +141,6 @@ def _read(path: str) -> str:
 
 
 def _without_user(text: str, environ: Mapping[str, str]) -> str:
-    """The text with `~` for the user's directory, which has the user's name."""
+    """Replace the user's home directory, which contains the user's name, by `~`."""
     directory = environ.get("HOME", "").rstrip("/")
     return text.replace(directory, "~") if len(directory) > 1 else text

@@ -1,9 +1,9 @@
-"""Bring a kept state back.
+"""Restore a snapshot.
 
-    snapshot of the present → snapshot_restoring → only what differs is written → snapshot_restored
+    snapshot of the present → snapshot_restoring → only differences are written → snapshot_restored
 
-Restoring is the same however often it is begun, so one that was interrupted is simply finished by whoever comes next.
-`aw undo` goes back to the snapshot that was taken of the present.
+Restoring is idempotent, so crash recovery simply finishes an interrupted one. `aw undo` restores the snapshot that was
+taken before.
 """
 
 from __future__ import annotations
@@ -36,13 +36,12 @@ if TYPE_CHECKING:
 def restore(
     home: Home, workspace_id: str, snapshot: str, paths: Sequence[str] = (), *, undoes: str = ""
 ) -> tuple[str, Restored]:
-    """Make the workspace, or some paths in it, what it was; gives the operation that `undo` takes back.
+    """Restore the workspace, or some paths in it, to a snapshot; return the operation that `undo` reverts.
 
-    Raises SnapshotNotFound, or WorkspaceBusy while a run is active: a command that works does not expect its files to
-    change under it.
+    Raises SnapshotNotFound, or WorkspaceBusy while a run is active: a command does not expect its files to change.
     """
     workspace = materialise(home, lookup.get(home, workspace_id))
-    find_root(home, workspace, snapshot)  # an unknown one is said before anything is stopped or kept
+    find_root(home, workspace, snapshot)  # raise for an unknown snapshot before anything is stopped or stored
     make_way(home, workspace)
     return judged(home, lambda gate: _restore(home, gate, workspace, snapshot, paths, undoes))
 
@@ -83,7 +82,7 @@ def _restore(
 def _permit(
     home: Home, gate: Gate, workspace: Workspace, snapshot: str, roots: tuple[str, str], paths: Sequence[str]
 ) -> None:
-    """Judge a restore by what it would write, overwrite and delete."""
+    """Apply the policy to a restore, by the paths that it would write, overwrite and delete."""
     from workstead.core.previews import of_states
     from workstead.snapshots.take import with_own_stack
     from workstead.snapshots.trees import Tree, compare
@@ -112,14 +111,15 @@ def _permit(
 
 def _refuse_undone(home: Home, undoes: str) -> None:
     record = home.log.get("operation", undoes) if undoes else None
-    if record is not None and record["undone_by"]:  # somebody was quicker
+    if record is not None and record["undone_by"]:  # another process was first
         raise Conflict(f"operation {undoes} was undone already", hint="aw ops lists what was done")
 
 
 def _refuse_unknown(home: Home, workspace: Workspace, roots: tuple[str, str], paths: Sequence[str]) -> None:
-    """Refuse a path that is in neither state: somebody mistyped it, and would take silence for success.
+    """Refuse a path that is in neither state: it was mistyped, and silence would look like success.
 
-    And one that would replace something that the state of the present, which was just kept, does not hold."""
+    Also refuse one that would replace content which the snapshot just taken does not have.
+    """
     if not paths:
         return
     from workstead.snapshots.take import with_own_stack
@@ -134,7 +134,7 @@ def _refuse_unknown(home: Home, workspace: Workspace, roots: tuple[str, str], pa
                     hint="paths start with work/ or output/",
                 )
             for unkept, entry in now.unkept(path):
-                if f"{path}/".startswith(f"{unkept}/"):  # what is below a path stays, and the result says so
+                if f"{path}/".startswith(f"{unkept}/"):  # entries below the path stay, and the result says so
                     raise NotKept.of(
                         unkept, entry.target, hint="to restore over it would lose it: move it away or open it first"
                     )

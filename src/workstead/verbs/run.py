@@ -1,9 +1,9 @@
 """Run a command in a workspace, supervised by a process of its own.
 
-    run_starting → the runner enters the sandbox and starts the command → run_started → … → run_completed
+    run_starting → the supervisor enters the sandbox and starts the command → run_started → … → run_completed
 
-Whoever starts a run may die: the runner owns the command, its limits, its output and its last event. A runner that
-dies takes the command with it, and is noticed because the kernel gives back its lock.
+The starting process may die: the supervisor owns the command, its limits, its output and its last event. A supervisor
+that dies takes the command with it, and is noticed because the kernel frees its lock.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def run(
     runner: Runner | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Run:
-    """Start a command in a workspace and give the run, which goes on by itself.
+    """Start a command in a workspace and return the run, which continues by itself.
 
     Raises WorkspaceBusy if another run is active there and this one may not share.
     """
@@ -56,7 +56,7 @@ def run(
 
 
 def record_clone_failure(home: Home, workspace_id: str, spec: RunSpec, error: WorksteadError) -> Run:
-    """Give a run that was asked for together with its workspace its end, because the workspace could not be filled."""
+    """Record the failure of a run that was requested with its workspace, because the workspace could not be filled."""
     workspace = lookup.get(home, workspace_id)
     spec = checked(home, spec, workspace.config)
     run_id = f"run-{home.new_id()}"

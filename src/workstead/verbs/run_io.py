@@ -1,4 +1,4 @@
-"""Be at a run's side: hand it input, show its output, pass on a terminal. The run goes on when we leave."""
+"""Attach to a run: send input, show output, connect a terminal. The run continues after detaching."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from workstead.system.kernel.sockets import Stream
 
 _CHUNK = 65536
-_GLANCE = 4096  # a last line is looked for in so many bytes
+_GLANCE = 4096  # maximum distance from the end at which the last line is searched
 
 
 def feed_input(home: Home, run_id: str, source: int) -> None:
-    """Pass what comes from a descriptor to the command's stdin, in the background, until either has enough."""
+    """Copy from a descriptor to the command's stdin, in the background, until either is closed."""
     import threading
 
     connection = _connect(home, run_id)
@@ -37,7 +37,7 @@ def _pump(connection: Stream, source: int) -> None:
             while data := os.read(source, _CHUNK):
                 connection.sendall(frames.pack(frames.STDIN, data))
             connection.sendall(frames.pack(frames.EOF))
-            connection.recv(1)  # closing takes the rest away: the supervisor closes when it is done
+            connection.recv(1)  # closing would drop unread data: wait until the supervisor closes
         except OSError:
             return
 
@@ -48,14 +48,14 @@ def _connect(home: Home, run_id: str) -> Stream | None:
     try:
         return supervisor_client.connect(run_directory(home, run_id))
     except OSError:
-        return None  # it has ended already
+        return None  # it has already ended
 
 
 def attach(home: Home, run_id: str, terminal: int = 0, out: int = 1, *, from_start: bool = False) -> bool:
-    """Make our terminal the run's, until it ends or Ctrl-] is pressed; True if the run has ended.
+    """Connect our terminal to the run, until it ends or Ctrl-] is pressed; return True if the run has ended.
 
-    Shows what comes from now on, or with `from_start` all that was printed. Raises RunNotFound. A run that was not
-    started with a terminal shows its output and takes input by lines.
+    Shows new output, or with `from_start` all of it. Raises RunNotFound. A run that was not started with a terminal
+    shows its output and reads input by lines.
     """
     found = get(home, run_id)
     screen = _Screen(f"{run_directory(home, run_id)}/output", out, from_start=from_start)
@@ -71,9 +71,10 @@ DETACH = 0x1D  # Ctrl-]
 
 
 class _Screen:
-    """What the run printed, from its file: so nothing is missed that came before we were connected.
+    """The output of a run, read from its file: so output from before the connection is not missed.
 
-    Beyond the limit the file has no more, and the pieces that the supervisor sends are shown themselves."""
+    Beyond the size limit of the file, the pieces that the supervisor sends are shown directly.
+    """
 
     def __init__(self, path: str, out: int, *, from_start: bool) -> None:
         self.path = path
@@ -82,7 +83,7 @@ class _Screen:
         self.is_full = False
 
     def show(self) -> bool:
-        """Print what is new; True at the end of the run."""
+        """Print new output; return True at the end of the run."""
         from workstead.system.process import frames
 
         for frame in frames.read(self.path, self.offset):
@@ -149,7 +150,7 @@ def _send_size(connection: Stream, terminal: int) -> None:
 
 
 class _Raw:
-    """The terminal without echo and line editing, for as long as it belongs to the run."""
+    """The terminal in raw mode, without echo and line editing, while it is connected to the run."""
 
     def __init__(self, terminal: int) -> None:
         self.terminal = terminal
@@ -171,7 +172,7 @@ class _Raw:
 
 
 def lines(home: Home, run_id: str, *, follow: bool = False) -> Iterator[tuple[int, int, bytes]]:
-    """What a run printed as (stream, time in nanoseconds, bytes), now or until its end."""
+    """Yield the output of a run as (stream, time in nanoseconds, bytes), up to now or until its end."""
     for frame in output(home, run_id, follow=follow):
         if frame.stream in (1, 2):
             yield frame.stream, frame.time_ns, frame.data
@@ -180,7 +181,7 @@ def lines(home: Home, run_id: str, *, follow: bool = False) -> Iterator[tuple[in
 def read_output(
     home: Home, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20
 ) -> tuple[list[tuple[int, int, bytes]], int]:
-    """Some of what a run has printed so far, from an offset between two pieces, and the offset to go on from."""
+    """Return part of a run's output so far, from an offset between two pieces, and the next offset."""
     from workstead.system.process import frames
 
     found, size = [], 0
@@ -195,7 +196,7 @@ def read_output(
 
 
 def find_tail(home: Home, run_id: str, offset: int = 0, *, max_bytes: int = 1 << 20) -> int:
-    """From an offset on, the one at which about the last `max_bytes` begin: for whoever cannot show all of it."""
+    """Return the offset, from `offset` on, of roughly the last `max_bytes` of output."""
     from workstead.system.process import frames
 
     get(home, run_id)
@@ -206,7 +207,7 @@ def find_tail(home: Home, run_id: str, offset: int = 0, *, max_bytes: int = 1 <<
 
 
 def glance(home: Home, run_id: str, offset: int = 0, line: str = "") -> Glance:
-    """The last line that a run printed; `offset` and `line` are those of the glance before, so that it reads on."""
+    """Return the last line that a run printed; `offset` and `line` of the previous glance make it read only the rest."""
     from workstead.system.process import frames
 
     tail = b""
@@ -222,31 +223,31 @@ def glance(home: Home, run_id: str, offset: int = 0, line: str = "") -> Glance:
 
 
 class Conversation:
-    """A hand on a run's terminal: type into it, change its size. Its output is read as that of any run."""
+    """A connection to a run's terminal: type, resize. The output is read as that of any run."""
 
     def __init__(self, connection: Stream) -> None:
         self._connection = connection
 
     def type(self, data: bytes) -> None:
-        """Pass on what was typed."""
+        """Send typed bytes."""
         from workstead.system.process import frames
 
         self._connection.sendall(frames.pack(frames.STDIN, data))
 
     def resize(self, rows: int, columns: int) -> None:
-        """Say how large the terminal is now."""
+        """Set the size of the terminal."""
         from workstead.system.process import frames
 
         size = max(1, min(rows, 500)).to_bytes(2, "little") + max(1, min(columns, 1000)).to_bytes(2, "little")
         self._connection.sendall(frames.pack(frames.RESIZE, size))
 
     def close(self) -> None:
-        """Leave; the run goes on."""
+        """Disconnect; the run continues."""
         self._connection.close()
 
 
 def converse(home: Home, run_id: str) -> Conversation:
-    """Begin to type into a run. Raises RunNotFound, and WrongStatus when it has ended."""
+    """Connect to a run's terminal. Raises RunNotFound, and WrongStatus when it has ended."""
     from workstead.errors import WrongStatus
     from workstead.system.process import frames
 

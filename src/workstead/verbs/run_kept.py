@@ -1,10 +1,10 @@
-"""Run many short commands in one workspace, in a box that is built once and kept.
+"""Run many short commands in one workspace, in a sandbox with a command server that is started once and kept.
 
-    the box is a run of its own → each command is one message to it → command_completed
+    the command server is a run of its own → each command is one message to it → command_completed
 
-The box has the walls of any run, and between two commands nothing in it is alive. It ends by `stop`, with its
-workspace, when nobody used it for `sandbox.keep_seconds`, or when something else wants the workspace for itself. The
-lock of the box is held while a command runs in it: who gets the lock knows that the box is idle.
+The sandbox is that of any run, and no process stays alive between two commands. The command server ends by `stop`, with
+its workspace, when it was idle for `sandbox.keep_seconds`, or when another verb needs the workspace exclusively. Its
+lock is held while a command runs: a process that gets the lock knows that the command server is idle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 QUEUE_SECONDS = 600.0
 
-# what a box is built with; the rest of a spec may differ from command to command
+# fields that must be equal to reuse a command server; others may differ from command to command
 _BUILT_WITH = (
     *("sandbox", "network", "memory_mb", "processes", "cpus", "file_mb", "read_only", "read_write", "tools"),
     "executable",
@@ -48,17 +48,17 @@ def run_kept(
     write: Callable[[int, bytes], None] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Command:
-    """Run one command to its end in the workspace's box, which is built if there is none of this kind.
+    """Run one command to its end in the workspace's command server, which is started if there is none of this kind.
 
-    Output is in the result, up to the limit, or goes to `write` as it comes, all of it. Commands wait for each other.
-    Raises WorkspaceBusy if a run is active there; a command that cannot be started ends with 125.
+    The output is in the result, up to the limit, or goes to `write` as it comes, all of it. Commands wait for each
+    other. Raises WorkspaceBusy if a run is active there; a command that cannot be started ends with exit code 125.
     """
     if spec.tty or spec.concurrent:
         raise Invalid("a box has no terminal, and shares its workspace with nobody", hint="run without --keep")
     workspace = lookup.get(home, workspace_id)
     spec = run_start.checked(home, spec.replace(stdin=stdin is not None), workspace.config)
     if spec.sandbox == "none":
-        # the box kills all that it can reach between two commands, which without a wall is everything
+        # the command server kills every reachable process between two commands: without a sandbox, all of the user's
         raise Invalid("a box cannot be kept without a sandbox", hint="leave out --sandbox none, or --keep")
     workspace = materialise(home, workspace)
     spec = judged(home, lambda gate: permit_run(home, gate, lookup.by_uid(home, workspace.uid), spec, kept=True))
@@ -71,7 +71,7 @@ def run_kept(
             except SandboxUnavailable as error:
                 if error.details.get("started") is not False:
                     raise
-                _look_why(home, box)  # it was just leaving: the command has not begun, so another box may take it
+                _look_why(home, box)  # it was just ending: the command has not begun, so start another command server
         raise SandboxUnavailable(f"no box stays up in {workspace.id}", hint=f"aw why {box.id}")
 
 
@@ -104,7 +104,7 @@ def _build(home: Home, workspace: Workspace, spec: runs.RunSpec) -> Run:
 
 
 def _look_why(home: Home, box: Run) -> None:
-    """A box that could not be built says why; one that has ended is nobody's fault."""
+    """Raise the error of a command server that could not be started; one that has ended is no error."""
     found = runs.wait(home, box.id, timeout_seconds=10)
     if found.error:
         kind = BY_CODE.get(str(found.error["code"]), SandboxUnavailable)
@@ -160,7 +160,7 @@ def _command(
                 output_bytes=answer.output_bytes,
                 dropped_bytes=answer.dropped_bytes,
             )
-            # Many short commands: the end of the box, which is synced, makes them all durable.
+            # Many short commands: the synced end of the command server makes them all durable.
             home.record(box.task_id, fact, durable=False)
     return Command(
         run_id=box.id,

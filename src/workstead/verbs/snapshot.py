@@ -1,4 +1,4 @@
-"""Keep the state of a workspace, and list what was kept."""
+"""Take and list snapshots of a workspace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def snapshot(home: Home, workspace_id: str, *, label: str = "") -> Snapshot:
-    """Keep everything that the workspace holds now; marked `live` if a run is active in it."""
+    """Take a snapshot of the whole workspace; marked `live` if a run is active in it."""
     workspace = materialise(home, lookup.get(home, workspace_id))
     with home.hold(workspace.id):
         kept = keep(home, refuse_unready(lookup.by_uid(home, workspace.uid)), cause="manual", label=label)
@@ -25,5 +25,5 @@ def snapshot(home: Home, workspace_id: str, *, label: str = "") -> Snapshot:
 
 
 def snapshots(home: Home, workspace_id: str) -> list[Snapshot]:
-    """What was kept of a workspace, oldest first, beginning with its base."""
+    """Return the snapshots of a workspace, oldest first, beginning with its base."""
     return of_workspace(home, lookup.get(home, workspace_id))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_template(home: Home, name: str, *, folder: str | None = None, workspace_id: str | None = None) -> Template:
-    """Keep the files of a folder, or of a workspace as it is found, under a name; refuses a name that is taken."""
+    """Add a template from the files of a folder, or of a workspace as it is; raises if the name is taken."""
     from workstead.sources.folder import check_folder
     from workstead.sources.template import mark_made
     from workstead.system.files.remove import remove_tree
@@ -35,16 +35,16 @@ def add_template(home: Home, name: str, *, folder: str | None = None, workspace_
             raise TemplateExists(f"template {name} exists already", hint="choose another name")
         home.check_space()
         try:
-            if os.path.lexists(aside):  # somebody died at this very place
+            if os.path.lexists(aside):  # left by a crash at this point
                 remove_tree(aside)
             os.makedirs(aside, mode=0o700)
             borrows = _copy_folder(home, origin, aside) if workspace is None else _copy_work(home, workspace, aside)
-            sync_trees(aside)  # a name stands for whole files only
+            sync_trees(aside)  # a template has only complete files
             os.rename(f"{aside}/work", final)
             try:
                 mark_made(f"{home.path}/cache", name, final, borrows)
             except OSError:
-                os.rename(final, f"{aside}/work")  # a template that could not be added does not take its name
+                os.rename(final, f"{aside}/work")  # a template that could not be added must not keep its name
                 raise
         except OSError as error:
             raise from_os(error, f"template {name}") from error
@@ -56,13 +56,13 @@ def add_template(home: Home, name: str, *, folder: str | None = None, workspace_
 
 
 def _copy_folder(home: Home, folder: str, aside: str) -> list[str]:
-    """Copy a folder as a workspace of it would look; gives what its repository borrows."""
+    """Copy a folder as a workspace of it would look; return the object directories that its repository borrows."""
     from workstead.sources.overlay import lay
     from workstead.system.overlay.copying import remove_tree
 
     uid = home.new_id()
     home.make_private()
-    # Not among the layers of workspaces: `repair` clears the building sites that nobody is at work in.
+    # Not among the layers of workspaces: `repair` removes staging directories without a living process.
     place = place_of(home, uid, aside).replace(layers=f"{home.private}/staging/{uid}")
     try:
         filled = lay(folder, place, FillOptions(), lambda _: None, mounted=False)
@@ -72,7 +72,7 @@ def _copy_folder(home: Home, folder: str, aside: str) -> list[str]:
 
 
 def _copy_work(home: Home, workspace: Workspace, aside: str) -> list[str]:
-    """Copy the files of a workspace, which may be at work; gives what its repository borrows."""
+    """Copy the files of a workspace, which may be changing; return the object directories that it borrows."""
     from workstead.system.overlay import copying, layers
 
     attach(home, workspace)
@@ -84,17 +84,17 @@ def _copy_work(home: Home, workspace: Workspace, aside: str) -> list[str]:
         os.close(work)
     pointer = f"{aside}/work/.git"
     if filled.origin.get("admin") and os.path.isfile(pointer):
-        os.unlink(pointer)  # to an entry in the user's repository that goes with the workspace
+        os.unlink(pointer)  # points to a worktree entry in the user's repository that is deleted with the workspace
     return [str(path) for path in filled.origin.get("borrows", ())]
 
 
 def lock_of(name: str) -> str:
-    """The key under which one works on a template; no workspace id is like it."""
+    """Return the lock key of a template; no workspace id can be equal to it."""
     return f"template {name}"
 
 
 def list_templates(home: Home) -> list[Template]:
-    """The templates, by name; a directory that somebody put there by hand is one too."""
+    """Return the templates, by name, including directories that were put there by hand."""
     from workstead.sources.template import borrows_of_made
 
     try:
@@ -110,7 +110,7 @@ def list_templates(home: Home) -> list[Template]:
 
 
 def remove_template(home: Home, name: str) -> None:
-    """Forget a template; refused while a workspace, also one in the trash, stands on its files."""
+    """Remove a template; refused while a workspace, also one in the trash, uses its files."""
     path = home.template_path(template_name(name))
     if not os.path.isdir(path):
         raise TemplateNotFound(f"there is no template {name}", hint="aw template list shows them")
@@ -120,18 +120,18 @@ def remove_template(home: Home, name: str) -> None:
     aside = f"{home.path}/templates/.old-{name}"
     try:
         with home.hold(lock_of(name)):
-            if os.path.lexists(aside):  # somebody died at this very place
+            if os.path.lexists(aside):  # left by a crash at this point
                 remove_tree(aside)
             tree = os.path.realpath(path)
             _refuse_in_use(home, name, tree)
             os.rename(path, aside)
             try:
-                # A workspace that was being made of it meanwhile has said so by now, or has found nothing.
+                # A workspace being created from it has recorded that by now, or has failed.
                 _refuse_in_use(home, name, tree)
             except Conflict:
                 os.rename(aside, path)
                 raise
-            sync_names(os.path.dirname(path))  # before its files go, so that no half of it can come back
+            sync_names(os.path.dirname(path))  # before the files are deleted, so that no partial template can come back
             unmark(f"{home.path}/cache", name)
             remove_tree(aside)
     except OSError as error:

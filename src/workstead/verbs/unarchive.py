@@ -1,11 +1,11 @@
-"""Make a workspace from an archive: its files, its states and its history, on this machine or another one.
+"""Create a workspace from an archive: its files, its snapshots and its history, on this machine or another one.
 
-    workspace_creating → everything is read into a building site and proven → rename into place → workspace_created,
-    with a snapshot_imported for each state
+    workspace_creating → read everything into a staging directory and verify it → rename into place →
+    workspace_created, with a snapshot_imported for each snapshot
 
-An archive may come from anybody. What it says about itself is kept as what it says; what would give rights here (its
-policy, its shares, where it came from on the other machine) is not taken over. Its events stay apart from the log: they
-happened elsewhere, and `aw events --history` shows them.
+An archive is untrusted. Its description is stored as information; parts that would grant permissions here (its policy,
+its shares, its origin on the other machine) are not adopted. Its events stay apart from the log: they happened
+elsewhere, and `aw events --history` shows them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from workstead.model.source import Place
     from workstead.model.workspace import Workspace
 
-# What describes the work. Everything else in a configuration says what may be done here, which is for us to say.
+# Fields that describe the work. All others say what may be done here, which the archive must not decide.
 _TAKEN_OVER = ("prompt", "repo_id", "repo_name", "task_spec", "context", "git_config")
 _MOST_STATES = 100_000
 _FEW = 100
@@ -69,10 +69,10 @@ def unarchive(
     config: dict[str, Any] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Workspace:
-    """A workspace with the files, the states and the base of an archived one, under an id of its own.
+    """Create a workspace with the files, snapshots and base of an archived one, under a new id.
 
     Raises ArchiveNotFound, InvalidArchive, ArchiveDamaged, ArchiveTooLarge, or SymlinkOutsideWorkspace for links that
-    lead out, unless this home wrote the archive or `archives.outside_links` says so. Nothing is left behind then.
+    lead out, unless this home wrote the archive or `archives.outside_links` allows them. Nothing is left behind then.
     """
     given = dict(config or {})
     check_maker(home, Source(kind="archive", location=location), given)
@@ -118,7 +118,7 @@ def unarchive(
 
 @contextmanager
 def _read(home: Home, location: str, place: Place, progress: Callable[[str], None]) -> Iterator[Contents]:
-    """Read everything into the building site and prove it; the objects are kept when the caller finds it good too."""
+    """Read everything into the staging directory and verify it; objects are stored when the caller accepts it too."""
     from workstead.archives import places
     from workstead.archives.extract import Extractor
     from workstead.archives.read import Reader
@@ -161,7 +161,7 @@ def _teller(progress: Callable[[str], None], size: int) -> Callable[[int], None]
 
 
 def _refuse_outside(home: Home, contents: Contents) -> None:
-    """A link that leads out is somebody's wish that something of ours follows it, unless it is our own archive."""
+    """Refuse links that lead out, which may try to make us follow them, unless the archive is our own."""
     if not contents.outside or home.settings.archives.outside_links:
         return
     if _is_ours(home, contents):
@@ -175,7 +175,7 @@ def _refuse_outside(home: Home, contents: Contents) -> None:
 
 
 def _is_ours(home: Home, contents: Contents) -> bool:
-    """Whether this home wrote the archive, byte by byte."""
+    """Return whether this home wrote the archive, byte by byte."""
     ours = home.log.read(types=("workspace_archived",))
     return any(event.event_data["digest"] == contents.digest for event in ours)
 
@@ -193,7 +193,7 @@ def _write_metadata(place: Place, stated: dict[str, Any], config: Config, given:
     for name, key in (("CLAUDE.md", "claude_md"), ("AGENTS.md", "agents_md")):
         path = f"{place.root}/{name}"
         if given.get(key) is not None and os.path.lexists(path):
-            os.unlink(path)  # what was asked for now takes its place
+            os.unlink(path)  # the new configuration replaces it
     return write_metadata(place.root, stated, config)
 
 
@@ -242,7 +242,7 @@ def _filled(home: Home, location: str, contents: Contents, place: Place) -> Fill
 
 
 def _bring_objects(place: Place, digest: str) -> list[str]:
-    """Keep the objects that came along in the cache, and let the workspace's repository read them there."""
+    """Store the git objects of the archive in the cache, and let the workspace's repository borrow them there."""
     from workstead.archives.borrowed import point_to, unpack
 
     try:
@@ -254,10 +254,10 @@ def _bring_objects(place: Place, digest: str) -> list[str]:
 
 
 def _borrowed(home: Home, contents: Contents) -> list[str] | None:
-    """The object directories that its repository reads, None if they are not here.
+    """Return the object directories that its repository borrows, None if they are not here.
 
-    A run sees them, so their paths are not taken from the archive: they come from what we wrote down when we made the
-    workspace that it is of.
+    A run can read them, so their paths are not taken from the archive: they come from our own record of the archived
+    workspace.
     """
     filled = _workspace(contents).get("filled")
     origin = filled.get("origin") if isinstance(filled, dict) else None
@@ -279,7 +279,7 @@ def _notes(contents: Contents) -> list[str]:
 
 
 def _states(home: Home, contents: Contents, stated: dict[str, Any]) -> list[SnapshotImported]:
-    """The states under ids of this home: those of the archive may be taken, by itself brought back before."""
+    """Return the snapshots under new ids of this home: those of the archive may be taken, by an earlier import."""
     found: Any = contents.summary["states"]
     if len(found) > _MOST_STATES:
         raise InvalidArchive(f"the archive has {len(found)} states")

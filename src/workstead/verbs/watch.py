@@ -1,10 +1,10 @@
-"""Watchers in the background: one process for each workspace that writes down what changes in it.
+"""Background watchers: one process per workspace that records file changes.
 
-    start → the process holds its lock → watch_started → file_changed … → watch_stopped
+    start → the process takes its lock → watch_started → file_changed … → watch_stopped
 
-The process holds the lock of its workspace's watcher for as long as it lives, so there is one only, and one that died
-is known by a record whose lock is free. It holds nothing else: a workspace that is watched can be forked, restored and
-destroyed, and its watcher ends with it.
+The process holds the lock of its workspace's watcher as long as it lives, so there is only one, and a watcher that died
+is a record whose lock is free. It holds no other lock: a watched workspace can be forked, restored and destroyed, and
+its watcher ends with it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 START_SECONDS = 20.0
 STOP_SECONDS = 20.0
 _ASK_SECONDS = 0.2
-_TOGETHER = 500  # facts that are written at once
-_FACTS_A_SECOND = 1000  # an agent that changes files all the time must not fill the disk with facts about it
+_TOGETHER = 500  # events per write
+_FACTS_A_SECOND = 1000  # an agent that changes files continuously must not fill the disk with events
 _MOST_SECONDS = 5.0
 
 
 def start_watching(home: Home, workspace_id: str) -> Watching:
-    """Have what changes in a workspace written down from now on, by a process of its own; nothing new if it is."""
+    """Start a background process that records the changes of a workspace; idempotent."""
     workspace = lookup.check_here(home, materialise(home, lookup.get(home, workspace_id)))
     if workspace.state != "ready":
         raise Conflict(f"workspace {workspace.id} is {workspace.state}", hint=f"aw show {word(workspace.id)}")
@@ -62,7 +62,7 @@ def start_watching(home: Home, workspace_id: str) -> Watching:
 
 
 def stop_watching(home: Home, workspace_id: str) -> Watching | None:
-    """End the watcher of a workspace, when it has written down what it saw; None if there was none."""
+    """Stop the watcher of a workspace, after it has recorded what it saw; return None if there was none."""
     workspace = lookup.get(home, workspace_id)
     settle(home, workspace.uid)
     found = find_watch(home, workspace.uid)
@@ -80,13 +80,13 @@ def stop_watching(home: Home, workspace_id: str) -> Watching | None:
 
 
 def watching(home: Home) -> list[Watching]:
-    """The watchers at work in this home, oldest first."""
+    """Return the active watchers of this home, oldest first."""
     records = home.log.find_all("watch", live_only=True)
     return [Watching(**record) for record in records if record["home"] == home.id]
 
 
 def _is_at_work(home: Home, uid: str) -> bool:
-    """Whether a process holds the watcher's lock: it may be going through a large folder for the first time."""
+    """Return whether a process holds the watcher's lock: it may still be reading a large folder for the first time."""
     try:
         with home.hold(watch_lock(uid), wait_seconds=0):
             return False
@@ -94,14 +94,14 @@ def _is_at_work(home: Home, uid: str) -> bool:
         return True
 
 
-# -- in the process ----------------------------------------------------------------------------------------------------
+# -- in the watcher process --------------------------------------------------------------------------------------------
 
 
 def record(home: Home, workspace_id: str) -> None:
-    """Write down what changes in a workspace until it is gone, or somebody stops us; at once if another one does."""
+    """Record the changes of a workspace until it is destroyed or we are stopped; return at once if it has a watcher."""
     from workstead.core.watching import watch
 
-    os.chdir("/")  # to be in nobody's way
+    os.chdir("/")  # to block no unmount
     workspace = lookup.get(home, workspace_id)
     recorder = home.acting_as(Caller(actor_id=ACTOR, correlation_id=home.caller.correlation_id))
     weaker: list[str] = []
@@ -110,7 +110,7 @@ def record(home: Home, workspace_id: str) -> None:
             home.hold(watch_lock(workspace.uid), wait_seconds=0),
             watch(home, workspace_id, note=weaker.append) as seen,
         ):
-            before = _read_all(seen)  # from here on nothing is missed; a large folder in place takes some seconds
+            before = _read_all(seen)  # from here on no change is missed; a large folder in place takes some seconds
             started = WatchStarted(**workspace.names(), mechanism=seen.mechanism, home=home.id)
             home.record(workspace.task_id, started)
             reason = "it failed"
@@ -124,7 +124,7 @@ def record(home: Home, workspace_id: str) -> None:
 
 
 def _read_all(seen: Watch) -> list[FileChange]:
-    """Go through all that there is; gives what changed meanwhile, as far as it could be seen."""
+    """Walk the whole workspace; return changes seen meanwhile."""
     found = []
     while seen.is_reading and not seen.is_over:
         found += seen.batch(0)
@@ -132,7 +132,7 @@ def _read_all(seen: Watch) -> list[FileChange]:
 
 
 def _follow(home: Home, workspace: Workspace, seen: Watch, weaker: list[str]) -> str:
-    """Until the end; gives what it was."""
+    """Record changes until the end; return its reason."""
     while True:
         if weaker:
             fact = WatchWeakened(**workspace.names(), mechanism=seen.mechanism, reason=weaker.pop())
@@ -142,7 +142,7 @@ def _follow(home: Home, workspace: Workspace, seen: Watch, weaker: list[str]) ->
         if changes:
             from workstead.core.overlaps import notice
 
-            # What changes meanwhile is one change when it is looked at next, so nothing is missed.
+            # Changes during the pause are merged into one at the next look, so none is missed.
             time.sleep(min(_MOST_SECONDS, len(changes) / _FACTS_A_SECOND))
             notice(
                 home,
@@ -172,7 +172,7 @@ def _write(home: Home, workspace: Workspace, changes: Sequence[FileChange]) -> N
 
 
 def _insist(home: Home, task: str, facts: Sequence[FileChanged]) -> None:
-    """On a full disk, wait for room: what was seen is not lost while we live."""
+    """On a full disk, wait for space: observed changes are not lost while the process lives."""
     while True:
         try:
             home.record(task, *facts, durable=False)

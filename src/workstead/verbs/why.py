@@ -1,4 +1,4 @@
-"""Explain a run: which walls stood around it and by what, and every denial that we know of."""
+"""Explain a run: which sandbox features confined it, and every known denial."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def why(home: Home, run_id: str) -> Explanation:
-    """What held a run, and what it ran into; what no wall reports, as a file that is not there, cannot be known."""
+    """Explain a run's confinement and denials; what no mechanism reports, such as a missing file, is unknown."""
     run = get(home, run_id)
     return Explanation(
         run_id=run.id,
@@ -36,7 +36,7 @@ def why(home: Home, run_id: str) -> Explanation:
 
 
 def _execution(home: Home, run: Run) -> Iterator[Denial]:
-    """A command that could not be started because it is a file of the workspace; what it starts itself is not known."""
+    """Report a command that could not start because it is a file of the workspace; for its children that is unknown."""
     policy = lookup.policy_of(lookup.by_uid(home, run.uid))
     if run.error and "permission denied" in run.reason.lower() and _denies_execution(policy):
         yield Denial(
@@ -107,7 +107,7 @@ _SIGNALS = {
 
 
 def _signals(run: Run) -> Iterator[Denial]:
-    """What an exit code of 128 + n tells."""
+    """Explain an exit code of 128 + n."""
     found = _SIGNALS.get((run.exit_code or 0) - 128)
     if found and run.state == "failed":
         yield Denial(kind=found[0], what=found[1], remedy=found[2])

@@ -1,11 +1,11 @@
-"""Workstead gives every coding agent its own desk: an isolated workspace, made in milliseconds, that never loses work.
+"""Workstead gives every coding agent its own workspace: isolated, made in milliseconds, and it never loses work.
 
 import workstead
 
 workspaces = workstead.open()
-desk = workspaces.create(task="fix-login", agent="a1")
-print(desk.path)
-workspaces.destroy(desk.id)
+workspace = workspaces.create(task="fix-login", agent="a1")
+print(workspace.path)
+workspaces.destroy(workspace.id)
 workspaces.undo()
 """
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def connect(url: str | None = None, token: str | None = None) -> Remote:
-    """The same verbs over HTTP, at the server of this address: the one given, else AW_URL with AW_TOKEN.
+    """Connect to a server and return the same verbs over HTTP; the address defaults to AW_URL with AW_TOKEN.
 
-    A run has both in its environment, with a token that is good for its own workspace only.
+    A run has both in its environment, with a token that is valid for its own workspace only.
     """
     import os
 
@@ -53,11 +53,11 @@ def open(
     wait_seconds: float = 0.0,
     starts_run: bool = False,
 ) -> Local:
-    """Open a home on this machine: the one named, else AW_HOME, else the usual place. It is made at first use.
+    """Open a home on this machine: the one named, else AW_HOME, else the default path. It is created at first use.
 
-    The actor and the ids go into every event that this opener causes; see `Workspaces.acting_as` for others.
-    `agent_of` makes it an agent's: only that workspace ("" for any), and under its policy; see there for the rest.
-    A process without threads that will start one run says so with `starts_run`: its supervisor is forked beforehand.
+    The actor and the ids go into every event that this opener causes; see `Workspaces.acting_as` for others. `agent_of`
+    makes it an agent's: only that workspace ("" for any), and under its policy; see there for the rest. A
+    single-threaded process that will start one run says so with `starts_run`: its supervisor is forked in advance.
     """
     import os
 
@@ -112,7 +112,7 @@ def verify_backup(location: str, *, number: int | None = None) -> KnownBackup:
 
 
 def list_backups(location: str) -> list[KnownBackup]:
-    """The complete backups at a place, oldest first."""
+    """Return the complete backups at a location, oldest first."""
     from workstead.flows.backup import backups
 
     return backups(_located(location))
@@ -125,9 +125,9 @@ def _located(place: str) -> str:
 
 
 def rebuild_log(home: str | None = None, *, settings: Settings | None = None) -> list[Finding]:
-    """Make the log of a home anew that is lost or damaged, from what is whole in it and what lies beside it.
+    """Rebuild a lost or damaged log of a home, from its intact events and the records beside it.
 
-    The damaged file is kept. Nobody may have the home open; the home is not opened as it is.
+    The damaged file is kept. No process may have the home open; this function does not open it as it is.
     """
     import os
 

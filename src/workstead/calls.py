@@ -1,9 +1,9 @@
-"""Do an idempotent call, or find the answer of one whose process died.
+"""Execute an idempotent call, or find the answer of one whose process died.
 
-Each event that a call causes carries the call as its cause. `VERBS` names for each verb the event that is its own fact,
-and `_find` is the one way back from that fact to the answer: no fact, and the call is done; a fact that can be read,
-and it is the answer; a fact that cannot, and the outcome is unknown: nothing is ever done twice. The process that does
-calls while nobody waits starts at `main`.
+Each event that a call causes carries the call as its cause. `VERBS` names for each verb the event that proves its
+effect, and `_find` reads the answer back from that event: without the event, the call is executed; with a readable
+event, that is the answer; with an unreadable one, the outcome is unknown. Nothing is ever done twice. The process of a
+detached call starts at `main`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def do_call(workspaces: Local, call: Call, arguments: Mapping[str, Any]) -> Call:
-    """Do the call, or what is left of it, and write down its end; one that has ended is given as it is."""
+    """Execute the call, or the rest of it, and record its end; a call that has ended is returned unchanged."""
     with workspaces.hold_call(call.call_id) as call:
         if call.is_over:
             return call
@@ -40,7 +40,7 @@ def do_call(workspaces: Local, call: Call, arguments: Mapping[str, Any]) -> Call
             if done is None:
                 done = VERBS[call.verb][0](workspaces.caused_by(call.call_id), dict(arguments))
         except ApprovalRequired:
-            raise  # no end: the same is tried again when somebody has decided
+            raise  # not an end of the call: it is retried after the decision
         except WorksteadError as error:
             body: Any = error.as_dict()["error"]
             return workspaces.end_call(call, error={**body, "status": error.http_status})
@@ -48,7 +48,7 @@ def do_call(workspaces: Local, call: Call, arguments: Mapping[str, Any]) -> Call
 
 
 def _find(workspaces: Local, call: Call, arguments: dict[str, Any], effects: Sequence[Event]) -> object | None:
-    """Return the answer of a call that has effects; None if it did not get as far as its fact, or was rolled back."""
+    """Return the answer of a call that has effects; None if its final event is missing, or it was rolled back."""
     workspaces.settle()
     _, facts, read = VERBS[call.verb]
     found: list[dict[str, Any]] = [event.event_data for event in effects if event.event_type in facts]
@@ -64,12 +64,12 @@ def _find(workspaces: Local, call: Call, arguments: dict[str, Any], effects: Seq
 
 
 def run_of(actor_id: str) -> str:
-    """The run that acts under this name, or nothing."""
+    """Return the id of the run that acts under this name, or ""."""
     return actor_id.removeprefix("run:") if actor_id.startswith("run:") else ""
 
 
 def plain(value: Any) -> Any:
-    """The value made of dicts and lists only."""
+    """Convert a value to dicts and lists."""
     if isinstance(value, Value):
         return value.as_dict()
     if isinstance(value, list | tuple):
@@ -80,7 +80,7 @@ def plain(value: Any) -> Any:
 
 
 def main() -> None:
-    """`python -c …calls.main() HOME CALL`, with the settings in the environment."""
+    """Entry point: `python -c …calls.main() HOME CALL`, with the settings in the environment."""
     import workstead
     from workstead.settings import load_settings
 
@@ -89,7 +89,7 @@ def main() -> None:
     workspaces = workstead.open(home, settings=settings)
     call = workspaces.get_call(call_id)
     workspaces.record_start(call)
-    # Nobody waits for us, so we wait for whoever has to approve it; in time there is always an answer.
+    # No caller is blocked, so wait for an approval without a timeout: every request is decided or expires.
     doer = workspaces.acting_as(
         call.actor_id, agent_of=call.agent_of, run_id=run_of(call.actor_id), wait_seconds=float("inf")
     )
@@ -98,7 +98,7 @@ def main() -> None:
     os._exit(0)
 
 
-# -- the verbs: how each is done, the events that are its fact, and the answer from these ----------------------------
+# -- the verbs: how to execute each, the events that prove its effect, and the answer from these --------------------
 
 
 def _create(workspaces: Local, arguments: dict[str, Any]) -> object:
@@ -144,7 +144,7 @@ def _race(workspaces: Local, arguments: dict[str, Any]) -> object:
 
 
 def _made(workspaces: Local, found: list[dict[str, Any]]) -> list[Workspace]:
-    """The workspaces of these creations, without those that were rolled back."""
+    """Return the workspaces of these creations, without those that were rolled back."""
     made = [each for each in (workspaces.by_uid(data["uid"]) for data in found) if each.state != "aborted"]
     if gone := [each.id for each in made if each.state in ("destroyed", "purging", "purged")]:
         raise NotFound(f"{', '.join(gone)} was destroyed since")
@@ -168,7 +168,7 @@ def _archived(_: Local, __: dict[str, Any], found: list[dict[str, Any]]) -> obje
 
 
 def _operation(workspaces: Local, found: list[dict[str, Any]]) -> Operation | None:
-    """The operation that an intent led to, also if somebody else finished it; None if it was rolled back."""
+    """Return the operation of an intent, also if another process finished it; None if it was rolled back."""
     wanted = [data["operation_id"] for data in found]
     return next((each for each in workspaces.operations() if each.operation_id in wanted), None)
 
@@ -198,7 +198,8 @@ VERBS: dict[str, tuple[Do, tuple[str, ...], Read]] = {
     "create": (_create, ("workspace_creating",), lambda home, _, found: next(iter(_made(home, found)), None)),
     "fork": (_fork, ("workspace_creating",), _forks),
     "run": (_run, ("run_starting",), lambda home, _, found: home.get_run(found[0]["run_id"])),
-    "race": (_race, ("race_started",), lambda home, _, found: home.get_race(found[0]["race_id"])),  # as it stands
+    # its current results
+    "race": (_race, ("race_started",), lambda home, _, found: home.get_race(found[0]["race_id"])),
     "snapshot": (_snapshot, ("snapshot_taken",), _taken),
     "send": (
         _send,

@@ -4,13 +4,14 @@
     ├── NotFound        3   404   the named thing does not exist
     ├── Conflict        4   409   exists already, busy, wrong status, origin moved
     ├── Refused         5   403   path escape, policy, permission
-    ├── Invalid         2   422   a name, path, source or setting that makes no sense
+    ├── Invalid         2   422   an invalid name, path, source or setting
     ├── LimitExceeded   6   429   disk, time, number
     ├── Unavailable     7   503   a tool, driver or file system is missing or broken
-    └── ToolFailed      8   502   a program that we started said no
+    └── ToolFailed      8   502   a program that we started failed
 
 A door reads `code`, `exit_code` and `http_status` from the class and has no mapping of its own. The message says what
-happened to which thing, the hint what to do about it. Anything else that escapes is our bug and should look like one.
+happened to which thing, the hint what to do about it. Any other exception that escapes is a bug and should look like
+one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class WorksteadError(Exception):
-    """Anything that Workstead refuses or fails to do, in a form that every door can show."""
+    """Any refusal or failure of Workstead, in a form that every door can show."""
 
     code = "internal"
     exit_code = 1
@@ -35,7 +36,7 @@ class WorksteadError(Exception):
         self.details: dict[str, object] = dict(details or {})
 
     def as_dict(self) -> dict[str, object]:
-        """The body that every door sends for this error."""
+        """Return the response body of this error, the same for every door."""
         return {
             "error": {"code": self.code, "message": self.message, "hint": self.hint, "details": self.details},
         }
@@ -50,7 +51,7 @@ class NotFound(WorksteadError):
 
 
 class Conflict(WorksteadError):
-    """The thing exists, but not in a state that allows this."""
+    """The thing exists, but its present state does not allow this operation."""
 
     code = "conflict"
     exit_code = 4
@@ -58,7 +59,7 @@ class Conflict(WorksteadError):
 
 
 class Refused(WorksteadError):
-    """A rule forbids it."""
+    """A rule forbids the operation."""
 
     code = "refused"
     exit_code = 5
@@ -66,7 +67,7 @@ class Refused(WorksteadError):
 
 
 class Invalid(WorksteadError):
-    """The request makes no sense as it stands."""
+    """The request is invalid."""
 
     code = "invalid"
     exit_code = 2
@@ -82,7 +83,7 @@ class LimitExceeded(WorksteadError):
 
 
 class Unavailable(WorksteadError):
-    """Something that this needs is missing or broken on this machine."""
+    """A requirement is missing or broken on this machine."""
 
     code = "unavailable"
     exit_code = 7
@@ -91,7 +92,7 @@ class Unavailable(WorksteadError):
 
 
 class ToolFailed(WorksteadError):
-    """A program that we started said no."""
+    """A program that we started failed."""
 
     code = "tool_failed"
     exit_code = 8
@@ -132,7 +133,7 @@ class SnapshotNotFound(NotFound):
 
 
 class HunkNotFound(NotFound):
-    """The file has no such hunk, or not any more."""
+    """The file does not have this hunk, or no longer."""
 
     code = "hunk_not_found"
 
@@ -156,7 +157,7 @@ class ArchiveNotFound(NotFound):
 
 
 class BackupNotFound(NotFound):
-    """There is no complete backup at this place."""
+    """There is no complete backup at this location."""
 
     code = "backup_not_found"
 
@@ -168,7 +169,7 @@ class TemplateNotFound(NotFound):
 
 
 class OperationNotFound(NotFound):
-    """No operation has this id, or there is none left to take back."""
+    """No operation has this id, or there is none left to undo."""
 
     code = "operation_not_found"
 
@@ -199,13 +200,13 @@ class WorkspaceExists(Conflict):
 
 
 class WorkspaceBusy(Conflict):
-    """Something is at work in the workspace."""
+    """The workspace is locked, or has an active run."""
 
     code = "workspace_busy"
 
 
 class UnappliedChanges(Conflict):
-    """The workspace holds work that nobody has taken over yet."""
+    """The workspace has changes that were not applied to its origin."""
 
     code = "unapplied_changes"
 
@@ -218,51 +219,51 @@ class KeyReused(Conflict):
 
 
 class OutcomeUnknown(Conflict):
-    """The process of an idempotent call died, and whether all of it was done cannot be told: look."""
+    """The process of an idempotent call died, and it is unknown whether all of it was done: check the result."""
 
     code = "outcome_unknown"
 
 
 class FileExists(Conflict):
-    """Something is in the way at this path."""
+    """Something already exists at this path."""
 
     code = "file_exists"
 
 
 class NotKept(Conflict):
-    """No snapshot can hold what this would take away, so undo could not bring it back; nothing was changed."""
+    """No snapshot can contain what this would overwrite or delete, so undo could not restore it; nothing changed."""
 
     code = "not_kept"
 
     @classmethod
     def of(cls, path: str, reason: str, *, hint: str) -> NotKept:
-        """For something that snapshots leave out for this reason."""
+        """Build the error for a path that snapshots leave out for this reason."""
         why = {"large": "too large", "deep": "too deep", "many": "over the limit of names"}.get(reason, "unreadable")
         return cls(f"no snapshot can hold {path}: it is {why}", hint=hint, details={"path": path, "reason": reason})
 
 
 class FileChanged(Conflict):
-    """The file is not the one that the caller had seen."""
+    """The file has changed since the caller read it."""
 
     code = "file_changed"
     http_status = 412
 
 
 class OriginMoved(Conflict):
-    """The origin changed since the workspace was made."""
+    """The origin changed since the workspace was created."""
 
     code = "origin_moved"
 
 
 class VersionConflict(Conflict):
-    """A stream moved on since its version was read."""
+    """The stream has new events since its version was read."""
 
     code = "version_conflict"
     retryable = True
 
 
 class ApprovalDecided(Conflict):
-    """Somebody has decided it already."""
+    """The request has already been decided."""
 
     code = "approval_decided"
 
@@ -274,7 +275,7 @@ class TemplateExists(Conflict):
 
 
 class PartReplaced(Conflict):
-    """Something else is in place of the directory `work`, `output` or `tmp` of a workspace."""
+    """The directory `work`, `output` or `tmp` of a workspace was replaced by another kind of file."""
 
     code = "part_replaced"
 
@@ -301,7 +302,7 @@ class PathTraversal(Refused):
 
 
 class AbsolutePath(Refused):
-    """The path is absolute where a relative one is wanted."""
+    """The path is absolute where a relative one is required."""
 
     code = "absolute_path_not_allowed"
 
@@ -313,7 +314,7 @@ class SymlinkOutsideWorkspace(Refused):
 
 
 class PermissionDenied(Refused):
-    """The operating system does not let us."""
+    """The operating system denied permission."""
 
     code = "permission_denied"
 
@@ -325,19 +326,19 @@ class FolderNotReadable(Refused):
 
 
 class PolicyDenied(Refused):
-    """The workspace's policy forbids it."""
+    """The workspace's policy denies the operation."""
 
     code = "policy_denied"
 
 
 class ApprovalRequired(Refused):
-    """Somebody has to approve it first."""
+    """The operation needs an approval first."""
 
     code = "approval_required"
 
 
 class ApprovalDenied(Refused):
-    """Somebody was asked and said no."""
+    """A person denied the request."""
 
     code = "approval_denied"
 
@@ -349,32 +350,32 @@ class ApprovalUnseen(Refused):
 
 
 class ApprovalExpired(Refused):
-    """Nobody answered in time."""
+    """The request was not decided in time."""
 
     code = "approval_expired"
 
 
 class Forbidden(Refused):
-    """The token is good, but not for this."""
+    """The token is valid, but not for this."""
 
     code = "forbidden"
 
 
 class Unauthorized(Refused):
-    """No token, or a wrong one."""
+    """The token is missing or invalid."""
 
     code = "unauthorized"
     http_status = 401
 
 
 class ForeignOrigin(Refused):
-    """A page of another origin asks."""
+    """The request comes from a web page of another origin."""
 
     code = "foreign_origin"
 
 
 class WrongHost(Refused):
-    """The request is addressed to somebody else."""
+    """The Host header of the request names another server."""
 
     code = "wrong_host"
     http_status = 421
@@ -384,47 +385,47 @@ class WrongHost(Refused):
 
 
 class InvalidUsage(Invalid):
-    """A command line that cannot be understood."""
+    """The command line is invalid."""
 
     code = "invalid_usage"
 
 
 class BadRequest(Invalid):
-    """A request that cannot be understood."""
+    """The request is malformed."""
 
     code = "bad_request"
     http_status = 400
 
 
 class MethodNotAllowed(Invalid):
-    """The address takes other methods."""
+    """The address does not support this method."""
 
     code = "method_not_allowed"
     http_status = 405
 
 
 class UnsupportedType(Invalid):
-    """The body is of a type that the address does not take."""
+    """The address does not support the type of the body."""
 
     code = "unsupported_type"
     http_status = 415
 
 
 class RangeNotSatisfiable(Invalid):
-    """The file has no such bytes."""
+    """The requested range is outside the file."""
 
     code = "range_not_satisfiable"
     http_status = 416
 
 
 class InvalidId(Invalid):
-    """Not a legal workspace id."""
+    """The text is no valid workspace id."""
 
     code = "invalid_id"
 
 
 class InvalidSource(Invalid):
-    """Not a source that we know."""
+    """The source is of an unknown kind or malformed."""
 
     code = "invalid_source"
 
@@ -436,19 +437,19 @@ class InvalidConfig(Invalid):
 
 
 class InvalidPath(Invalid):
-    """Not a usable path."""
+    """The path is not usable."""
 
     code = "invalid_path"
 
 
 class NullByteInPath(Invalid):
-    """The path holds a NUL byte."""
+    """The path contains a NUL byte."""
 
     code = "invalid_path_null_byte"
 
 
 class PathTooLong(Invalid):
-    """The path is over 4096 bytes."""
+    """The path is longer than 4096 bytes."""
 
     code = "path_too_long"
 
@@ -472,25 +473,25 @@ class NotARepository(Invalid):
 
 
 class InvalidArchive(Invalid):
-    """Not an archive that Workstead wrote: something is in it that never is, or in another order."""
+    """Not an archive written by Workstead: it has unexpected members, or an unexpected order."""
 
     code = "invalid_archive"
 
 
 class BackupDamaged(Invalid):
-    """A file of a backup is missing, or its content is not what its digest says."""
+    """A file of a backup is missing, or its content does not match its digest."""
 
     code = "backup_damaged"
 
     @classmethod
     def of(cls, path: str, why: str) -> BackupDamaged:
-        """The error for one file of a backup."""
+        """Build the error for one file of a backup."""
         hint = "delete this file and run aw backup again, or restore an older backup: aw backup list DIR"
         return cls(f"the backup is damaged: {path}: {why}", hint=hint, details={"path": path})
 
 
 class ArchiveDamaged(Invalid):
-    """The archive is cut off, or its content is not what its digests say."""
+    """The archive is truncated, or its content does not match its digests."""
 
     code = "archive_damaged"
 
@@ -512,14 +513,14 @@ class QuotaExceeded(LimitExceeded):
 
 
 class StoreFull(LimitExceeded):
-    """The snapshot store has reached the size that the settings allow."""
+    """The snapshot store has reached the maximum size in the settings."""
 
     code = "store_full"
     http_status = 507
 
 
 class TooLarge(LimitExceeded):
-    """The request is larger than the address takes."""
+    """The request is larger than the address accepts."""
 
     code = "too_large"
     http_status = 413
@@ -533,27 +534,27 @@ class TooSlow(LimitExceeded):
 
 
 class TooMany(LimitExceeded):
-    """More at once than the server serves."""
+    """More concurrent requests than the server accepts."""
 
     code = "too_many"
     retryable = True
 
 
 class TooManyApprovals(LimitExceeded):
-    """An agent has asked for more approvals than a person can look at."""
+    """An agent has made more requests for approval than a person can review."""
 
     code = "too_many_approvals"
 
 
 class ArchiveTooLarge(LimitExceeded):
-    """The archive holds more than the settings allow."""
+    """The archive is larger than the settings allow."""
 
     code = "archive_too_large"
     http_status = 413
 
 
 class TimedOut(LimitExceeded):
-    """It took longer than allowed."""
+    """The operation took longer than its timeout."""
 
     code = "timeout"
     http_status = 504
@@ -563,38 +564,38 @@ class TimedOut(LimitExceeded):
 
 
 class FilesystemError(Unavailable):
-    """The file system said no."""
+    """A file system operation failed."""
 
     code = "filesystem_error"
 
 
 class StoreDamaged(FilesystemError):
-    """A kept object of the snapshot store is missing or not what it was."""
+    """An object of the snapshot store is missing or damaged."""
 
     code = "store_damaged"
     retryable = False
 
 
 class CleanupFailed(Unavailable):
-    """A workspace could not be removed."""
+    """A workspace could not be deleted."""
 
     code = "cleanup_failed"
 
 
 class SandboxUnavailable(Unavailable):
-    """The confinement asked for cannot be set up here."""
+    """The requested sandbox cannot be set up here."""
 
     code = "sandbox_unavailable"
 
 
 class ToolMissing(Unavailable):
-    """A program that this needs is not installed."""
+    """A required program is not installed."""
 
     code = "tool_missing"
 
 
 class BucketUnavailable(Unavailable):
-    """The object store does not answer, or does not want to."""
+    """The object store does not answer, or refuses the request."""
 
     code = "bucket_unavailable"
 
@@ -606,7 +607,7 @@ class StoreUnavailable(Unavailable):
 
 
 class HomeDamaged(Unavailable):
-    """Something in the home is not as it was written; the details name each thing and whom it affects."""
+    """Files of the home are damaged; the details name each file and the workspaces it affects."""
 
     code = "home_damaged"
     retryable = False
@@ -619,14 +620,14 @@ class HomeCopied(Conflict):
 
 
 class FormatUnknown(Unavailable):
-    """A newer Workstead wrote this in a format that this one does not know."""
+    """The data was written by a newer Workstead in an unknown format."""
 
     code = "format_unknown"
     retryable = False
 
     @classmethod
     def of(cls, what: str, found: int | str, known: int) -> FormatUnknown:
-        """The error for something of which the format version `known` is the newest that can be read."""
+        """Build the error for data whose newest readable format version is `known`."""
         return cls(
             f"{what} has format version {found}, and this Workstead knows versions up to {known}",
             hint="a newer Workstead wrote it: upgrade this one",
@@ -634,7 +635,7 @@ class FormatUnknown(Unavailable):
 
 
 class LogBroken(Unavailable):
-    """The event log does not add up."""
+    """The event log is inconsistent: an event does not match the hash chain or the views."""
 
     code = "log_broken"
     retryable = False
@@ -647,7 +648,7 @@ class EventsLost(LogBroken):
 
     @classmethod
     def of(cls, what: str) -> EventsLost:
-        """With the remedy."""
+        """Build the error with its remedy."""
         return cls(
             what,
             hint="restore log.db from a backup, or take the log as it is: aw repair --accept-log. Until then nothing "
@@ -676,7 +677,7 @@ BY_CODE: dict[str, type[WorksteadError]] = {cls.code: cls for cls in _leaves(Wor
 
 
 def from_os(error: OSError, what: str) -> WorksteadError:
-    """Turn an operating-system error into ours; `what` names the thing, without a host path if an agent may see it."""
+    """Convert an operating system error; `what` names the thing, without a host path if an agent may see it."""
     from errno import EACCES, EDQUOT, EIO, ENAMETOOLONG, ENOSPC, EPERM, EROFS
 
     reason = (error.strerror or str(error)).lower()
@@ -700,10 +701,11 @@ def from_os(error: OSError, what: str) -> WorksteadError:
 
 
 def from_machine(error: BaseException, what: str = "") -> WorksteadError | None:
-    """Our error for an OSError that the machine caused, wherever it was raised; None if it is a bug.
+    """Convert an OSError that the machine caused, wherever it was raised; return None if it is a bug.
 
-    The doors call this for what no verb translated: any system call fails on a full, read-only or failing disk, or
-    without descriptors or memory. Without `what` the error names the file, with its path on this host."""
+    The doors call this for errors that no verb translated: any system call fails on a full, read-only or failing disk,
+    or without descriptors or memory. Without `what` the error names the file, with its path on this host.
+    """
     from errno import EDQUOT, EFBIG, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EROFS
 
     causes = (ENOSPC, EDQUOT, EFBIG, EROFS, EIO, EMFILE, ENFILE, ENOMEM)

@@ -1,7 +1,7 @@
-"""How this copy of Workstead was installed, and the command that adds an extra to it.
+"""Find out how this copy of Workstead was installed, and the command that adds an extra to it.
 
-Hints use this, so that the remedy they name works as it is printed: the same installer, the same environment and the
-same source (a wheel or a folder as long as the distribution is on no index).
+Hints use this, so that the printed remedy works as it is: the same installer, the same environment and the same source
+(a wheel or a folder as long as the distribution is on no index).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def find_checkout() -> str:
 
 
 def name_of(requirement: str) -> str:
-    """The name of the distribution that a requirement is about."""
+    """Return the name of the distribution in a requirement."""
     return re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
 
 
@@ -76,7 +76,7 @@ def _join(*words: str) -> str:
 
 
 def _has(marker: str) -> bool:
-    """Tell whether the tool that made this environment left its file there."""
+    """Return whether the tool that made this environment left its marker file there."""
     return os.path.exists(os.path.join(sys.prefix, marker))
 
 
@@ -90,7 +90,7 @@ def _distribution() -> Distribution | None:
 
 
 def _pip(found: Distribution | None) -> list[str]:
-    """The installer of an ordinary environment, told which environment it is."""
+    """Return the installer command of an ordinary environment, with an option that names the environment."""
     installer = ((found.read_text("INSTALLER") or "") if found else "").strip()
     if installer == "uv":
         return ["uv", "pip", "install", "--python", sys.executable]
@@ -98,9 +98,9 @@ def _pip(found: Distribution | None) -> list[str]:
 
 
 def _source(found: Distribution | None) -> tuple[str, ...] | None:
-    """Where the distribution came from: `()` is an index, `(url,)` or `("--editable", path)` is PEP 610's direct URL.
+    """Return the source of the distribution: `()` is an index, else PEP 610's `(url,)` or `("--editable", path)`.
 
-    None is a wheel or folder that is gone: naming the index instead could install something else of that name.
+    None is a wheel or folder that is gone: naming the index instead could install another project of that name.
     """
     import json
     from urllib.parse import unquote, urlsplit
@@ -122,7 +122,7 @@ def _source(found: Distribution | None) -> tuple[str, ...] | None:
 
 
 def _wanted(source: tuple[str, ...], extras: list[str]) -> list[str]:
-    """The words after `install`: the distribution with these extras, from its source."""
+    """Return the arguments after `install`: the distribution with these extras, from its source."""
     suffix = f"[{','.join(extras)}]" if extras else ""
     if not source:
         return [f"{NAME}{suffix}"]
@@ -132,12 +132,12 @@ def _wanted(source: tuple[str, ...], extras: list[str]) -> list[str]:
 
 
 def _requirements(found: Distribution | None, extra: str) -> list[str]:
-    """What an extra requires, as the distribution declares it."""
+    """Return the requirements of an extra, as the distribution declares them."""
     return [requirement for requirement, of in _declared(found) if of == extra]
 
 
 def _kept_extras(found: Distribution | None, extra: str) -> list[str]:
-    """The extras that are installed, and one more: pipx and uv replace the old list by the new one."""
+    """Return the installed extras, and one more: pipx and uv replace the old list by the new one."""
     needs: dict[str, set[str]] = {extra: set()} if extra else {}
     for requirement, of in _declared(found):
         if of:
@@ -157,7 +157,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _declared(found: Distribution | None) -> list[tuple[str, str]]:
-    """Each requirement of the distribution without its marker, and the extra that it belongs to."""
+    """Return each requirement of the distribution without its marker, and the extra that it belongs to."""
     declared = []
     for line in (found.requires if found else None) or []:
         requirement, _, marker = line.partition(";")

@@ -1,4 +1,4 @@
-"""The verbs on this disk."""
+"""`Workspaces` on this disk."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ if TYPE_CHECKING:
 
 
 class Local:
-    """`Workspaces` on a home of this machine; see `workspaces.py` for what each verb promises.
+    """`Workspaces` on a home of this machine; see `workspaces.py` for the contract of each verb.
 
-    Verbs are imported when they are called, so that looking at one workspace does not load what makes one.
+    Verbs are imported when they are called, so that looking up a workspace does not load the code that creates one.
     """
 
     def __init__(
@@ -71,17 +71,17 @@ class Local:
     ) -> None:
         self._home = home
         self._runner = runner  # for the one run of a short-lived process
-        self._directory = directory  # what relative paths in sources are relative to
+        self._directory = directory  # base of relative paths in sources
         self._made: list[str] = opener._made if opener else []
         self._started: list[str] = opener._started if opener else []
         if home.caller.agent_of is not None:
             from workstead.core.gate import close_to_agents
 
             close_to_agents(self)
-        if opener:  # whoever opened the home has settled it, and cleans up at the end
+        if opener:  # the opener ran crash recovery, and cleans up at the end
             return
         with suppress(DiskFull, FilesystemError, PermissionDenied):
-            recovery.settle(home)  # what cannot be written down now is settled later; looking is possible meanwhile
+            recovery.settle(home)  # if recovery cannot write now, it runs later; reading works meanwhile
 
     def __enter__(self) -> Self:
         return self
@@ -94,7 +94,7 @@ class Local:
         self.let_go()
 
     def clean_up(self) -> None:
-        """Do what the settings want done at the end."""
+        """Clean up as the settings say."""
         from workstead.flows.shutdown import shutdown
 
         shutdown(self._home, self._made, self._started)
@@ -106,7 +106,7 @@ class Local:
         self._home.close()
 
     def fresh_name(self) -> str:
-        """A task name that no task has."""
+        """Return an unused task name."""
         return self._home.new_name()
 
     def acting_as(
@@ -132,7 +132,7 @@ class Local:
         return type(self)(self._home.acting_as(caller), self._directory, opener=self)
 
     def with_settings(self, settings: Settings) -> Self:
-        """The same home and log under other settings."""
+        """Return the same home and log with other settings."""
         return type(self)(self._home.with_settings(settings), self._directory, opener=self)
 
     # -- lifecycle --
@@ -175,7 +175,7 @@ class Local:
         return workspace
 
     def _remember(self, *, made: Iterable[str] = (), started: Iterable[str] = ()) -> None:
-        """Keep in mind what closing has to clean up, if it has to: an opener may live for years."""
+        """Remember what closing has to clean up, only if the settings ask for it: an opener may live for years."""
         if self._home.settings.workspaces.cleanup_on_shutdown:
             self._made += made
         if self._home.settings.sandbox.stop_on_shutdown:
@@ -294,7 +294,7 @@ class Local:
         from workstead.verbs.run import record_clone_failure
 
         spec = RunSpec(command=list(command), prompt=prompt, **options)
-        checked(self._home, spec)  # said before anything is made
+        checked(self._home, spec)  # raises before anything is created
         workspace_id = format_id(*self._name(None, None, id))
         config = {**({"prompt": prompt} if prompt else {}), **(config or {})}
         try:
@@ -473,7 +473,7 @@ class Local:
 
         return converse(self._home, run_id)
 
-    # -- states --
+    # -- snapshots and changes --
 
     def snapshot(self, id: str, *, label: str = "") -> Snapshot:
         from workstead.verbs.snapshot import snapshot
@@ -582,7 +582,7 @@ class Local:
         return backup(self._home, self._located(to) or to, progress=progress)
 
     def _located(self, place: str | None) -> str | None:
-        """A path of the caller's, from the directory that it works in."""
+        """Resolve a caller's path relative to its working directory."""
         if place is not None and "\0" in place:
             raise NullByteInPath("the place of the archive holds a NUL byte")
         return place if place is None or "://" in place else os.path.join(self._directory, place)
@@ -710,7 +710,7 @@ class Local:
         mount = lookup.public_mount(self._home, lookup.get(self._home, id))
         return adapt_prompt(text, old_mounts=self._home.settings.files.old_mounts, mount=mount)
 
-    # -- taking back --
+    # -- undo and retention --
 
     def operations(self) -> Sequence[Operation]:
         from workstead.flows.undo import operations
@@ -818,7 +818,7 @@ class Local:
 
         return read_state(self._home).found()
 
-    # -- what agents may do --
+    # -- policy and approvals --
 
     def policy(self, id: str) -> Policy:
         from workstead.verbs.policy import policy
@@ -1011,7 +1011,7 @@ class Local:
         return doctor(self._home)
 
     def bug_report(self, environ: Mapping[str, str]) -> str:
-        """A text to attach to a bug report; no value of a variable of the environment that is a secret is in it."""
+        """Return a text to attach to a bug report, without secret values of environment variables."""
         from workstead.verbs.report import bug_report
 
         return bug_report(self._home, self.doctor(), environ)
@@ -1033,10 +1033,10 @@ class Local:
 
         remove_template(self._home, name)
 
-    # -- calls --
+    # -- detached operations --
 
     def caused_by(self, cause: str) -> Self:
-        """The same verbs, with what they do named as caused by something."""
+        """Return the same verbs, with another cause in their events."""
         caller = self._home.caller.replace(causation_id=cause)
         return type(self)(self._home.acting_as(caller), self._directory, opener=self)
 
@@ -1095,17 +1095,17 @@ class Local:
         return left_calls(self._home)
 
     def settle(self) -> Sequence[Finding]:
-        """Finish or undo what a process that died has begun."""
+        """Crash recovery: finish or roll back interrupted steps of dead processes."""
         return recovery.settle(self._home)
 
     def by_uid(self, uid: str) -> Workspace:
-        """The workspace of this incarnation, whatever became of it."""
+        """Return the workspace of this uid, in any state."""
         found = lookup.by_uid(self._home, uid)
         lookup.check_reach(self._home, found.id)
         return found
 
     def find_applied(self, operation: Operation) -> Applied:
-        """What an apply that has ended gave back."""
+        """Return the result of an apply that has ended."""
         from workstead.verbs.apply import find_applied
 
         return find_applied(self._home, operation)
@@ -1143,11 +1143,11 @@ class Local:
         return authenticate(self._home, token)
 
     def places(self) -> tuple[str, str]:
-        """Where the home and its workspaces are on this machine."""
+        """Return the paths of the home and of its workspaces on this machine."""
         return self._home.path, self._home.workspaces_path
 
     def public_mount(self, id: str) -> str:
-        """Where a workspace appears to its agent."""
+        """Return the path at which an agent sees its workspace."""
         return lookup.public_mount(self._home, lookup.get(self._home, id))
 
     def find_server(self) -> str | None:
@@ -1176,7 +1176,7 @@ class Local:
         keep_cursor(self._home, name, position)
 
     def disk(self) -> tuple[int, int]:
-        """Free and all bytes of the disk that workspaces are on."""
+        """Return the free and total bytes of the disk with the workspaces."""
         from workstead.core.server_state import disk
 
         return disk(self._home)
@@ -1188,14 +1188,14 @@ class Local:
 
 
 def _translated(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Raise a WorksteadError where a system call of the verb fails on a full, read-only or failing disk."""
+    """Wrap a verb to raise a WorksteadError if a system call fails on a full, read-only or failing disk."""
 
     @wraps(verb)
     def call(self: Local, *arguments: Any, **options: Any) -> Any:
         try:
             return verb(self, *arguments, **options)
         except OSError as error:
-            # An agent does not see paths of this host.
+            # An agent must not see paths of this host.
             ours = from_machine(error, "the workspace" if self._home.caller.agent_of is not None else "")
             if ours is None:
                 raise

@@ -1,9 +1,9 @@
 """The verbs over HTTP: `workstead.connect(url, token)`.
 
-Each verb is one request, answered with the values and errors that the verb itself gives. What is safe to repeat is
-repeated when the connection breaks: reading, and whatever carries an idempotency key, as every POST that makes
-something does. Everything is synchronous; from asynchronous code, call it in a worker thread:
-`await asyncio.to_thread(workspaces.create, "empty")`. One object may be used by several threads.
+Each verb is one request; it returns the values and raises the errors of the verb itself. Requests that are safe to
+repeat are retried when the connection breaks: reads, and requests with an idempotency key, as every POST that creates
+something has. Everything is synchronous; from asynchronous code, call it in a worker thread: `await
+asyncio.to_thread(workspaces.create, "empty")`. One object may be used by several threads.
 """
 
 from __future__ import annotations
@@ -94,15 +94,15 @@ if TYPE_CHECKING:
 
 TRIES = 4
 PATIENCE_SECONDS = 60.0
-WAIT_SECONDS = 30  # of one request for the end of a run
+WAIT_SECONDS = 30  # timeout of one request for the end of a run
 SAFE = ("GET", "HEAD")
 
 
 class Wire:
-    """The connection: requests, repeats, and errors turned back into ours."""
+    """The connection: requests, retries, and errors converted back to exceptions."""
 
     def __init__(self, url: str, token: str, transport: Any = None) -> None:
-        # Nothing of the environment: a proxy must not see the token.
+        # Ignore proxies in the environment: a proxy must not see the token.
         self._client = httpx.Client(
             base_url=url,
             headers={"Authorization": f"Bearer {token}"},
@@ -116,7 +116,7 @@ class Wire:
         self._client.close()
 
     def ask(self, method: str, target: str, *, headers: Mapping[str, str], **more: Any) -> httpx.Response:
-        """One request, repeated where that is safe."""
+        """Send one request, with retries where they are safe."""
         is_safe = method in SAFE or "Idempotency-Key" in headers
         for attempt in range(TRIES if is_safe else 1):
             try:
@@ -137,7 +137,7 @@ class Wire:
 
     @contextmanager
     def stream(self, target: str, *, headers: Mapping[str, str], **more: Any) -> Iterator[httpx.Response]:
-        """A response that is read as it comes."""
+        """Open a streaming response."""
         try:
             with self._client.stream("GET", target, headers=dict(headers), **more) as response:
                 if not response.is_success:
@@ -148,7 +148,7 @@ class Wire:
 
 
 def error_of(status: int, body: bytes) -> WorksteadError:
-    """The error that the server's verb raised."""
+    """Return the error that the server's verb raised."""
     try:
         found = json.loads(body)["error"]
         code, message, hint = str(found["code"]), str(found["message"]), str(found["hint"])
@@ -162,14 +162,14 @@ def error_of(status: int, body: bytes) -> WorksteadError:
 
 
 def build(kind: Any, data: Any) -> Any:
-    """A value from its JSON."""
+    """Build a value from its JSON."""
     import msgspec
 
     return msgspec.convert(data, kind)
 
 
 class Remote:
-    """`Workspaces` behind a server; see `workspaces.py` for what each verb promises."""
+    """`Workspaces` behind a server; see `workspaces.py` for the contract of each verb."""
 
     def __init__(self, wire: Wire, headers: Mapping[str, str] | None = None) -> None:
         self._wire = wire
@@ -234,7 +234,7 @@ class Remote:
     ) -> Workspace:
         if id is not None and (task is not None or agent is not None):
             raise InvalidId("an id and a task or agent were given", hint="give one or the other")
-        parse_source(source)  # said here, before anybody prints or sends it
+        parse_source(source)  # fail here, before an invalid source or a password is printed or sent
         if progress is not None:
             progress(f"asking for a workspace from {source}")
         body = {"source": source, "task": task, "agent": agent, "id": id, "config": config, "lazy": lazy or None}
@@ -331,7 +331,7 @@ class Remote:
         return build(Run, self._post(f"{_run_at(run_id)}/stop", {"at_once": at_once}))  # type: ignore[no-any-return]
 
     def output(self, run_id: str, *, follow: bool = False) -> Iterator[tuple[int, int, bytes]]:
-        self.get_run(run_id)  # an unknown one is said at once
+        self.get_run(run_id)  # raises at once for an unknown run
         return self._output(run_id, follow)
 
     def _output(self, run_id: str, follow: bool) -> Iterator[tuple[int, int, bytes]]:
@@ -354,7 +354,7 @@ class Remote:
         found = self._get(f"{_run_at(run_id)}/glance", offset=offset, line=line)
         return build(Glance, found)  # type: ignore[no-any-return]
 
-    # -- states --
+    # -- snapshots and changes --
 
     def snapshot(self, id: str, *, label: str = "") -> Snapshot:
         found = self._post(f"{_at(id)}/snapshots", {"label": label}, keyed=True)
@@ -533,18 +533,18 @@ class Remote:
         replace: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> Archived:
-        del progress  # the server does not say how far it is
+        del progress  # the server does not report progress
         done = self._post(f"{_at(id)}/archive", {"to": to, "replace": replace}, keyed=True)
         return build(Archived, done)  # type: ignore[no-any-return]
 
     def verify_archive(self, location: str, progress: Callable[[int, int], None] | None = None) -> Contents:
-        del progress  # the server does not say how far it is
+        del progress  # the server does not report progress
         return build(Contents, self._post("/api/archives/verify", {"location": location}))  # type: ignore[no-any-return]
 
     def archives(self) -> Sequence[KnownArchive]:
         return build(list[KnownArchive], self._get("/api/archives"))  # type: ignore[no-any-return]
 
-    # -- what agents may do --
+    # -- policy and approvals --
 
     def policy(self, id: str) -> Policy:
         return build(Policy, self._get(f"{_at(id)}/policy"))  # type: ignore[no-any-return]
@@ -591,7 +591,7 @@ class Remote:
         body = {"decision": decision, "workspace_id": id, **choice, **lists}
         return build(list[Approval], self._post("/api/approvals", body))  # type: ignore[no-any-return]
 
-    # -- several, and what changes --
+    # -- overlaps, races, watching --
 
     def overlaps(self, id: str | None = None) -> Sequence[Overlap]:
         return build(list[Overlap], self._get("/api/overlaps", workspace_id=id))  # type: ignore[no-any-return]
@@ -609,7 +609,7 @@ class Remote:
         watch: Callable[[Race], None] | None = None,
         **options: Any,
     ) -> Race:
-        del progress, watch  # `get_race` tells how it stands
+        del progress, watch  # poll `get_race` for the progress
         body = {"source": source, "command": [*command], "count": count, **_sent(options)}
         return build(Race, self._post("/api/races", body, keyed=True))  # type: ignore[no-any-return]
 
@@ -628,7 +628,7 @@ class Remote:
         debounce_seconds: float | None = None,
         note: Callable[[str], None] | None = None,
     ) -> Iterator[FileChange]:
-        del debounce_seconds, note  # the server's settings hold
+        del debounce_seconds, note  # the server's settings apply
         self.get(id)
         changes = (build(FileChange, data) for data in self._changes(id))
         if until is None and timeout_seconds is None:
@@ -651,7 +651,7 @@ class Remote:
     def watching(self) -> Sequence[Watching]:
         return build(list[Watching], self._get("/api/watching"))  # type: ignore[no-any-return]
 
-    # -- taking back --
+    # -- undo and retention --
 
     def operations(self) -> Sequence[Operation]:
         return build(list[Operation], self._get("/api/operations"))  # type: ignore[no-any-return]
@@ -717,9 +717,11 @@ class Remote:
         return int(self._get("/api/events/last")["position"])
 
     def _listen(self, target: str, query: Mapping[str, Any], after: int | None) -> Iterator[tuple[int, Any]]:
-        """(id, data) of server-sent events, resumed where the connection broke, until the server says that it ends.
+        """Yield (id, data) of server-sent events, resuming after a broken connection, until the server sends the end.
 
-        A server that is not there is given up soon, one that went away after as long as a restart may take."""
+        An unreachable server raises after a few retries; one that was reachable before is retried for the time of a
+        restart.
+        """
         seen, failures = after, 0
         lost_at: float | None = None
         while True:
@@ -758,7 +760,7 @@ class Remote:
     ) -> Verification:
         if deep:
             raise InvalidUsage("everything is read where the home is", hint="aw verify --deep, on the server's machine")
-        del progress  # the server does not say how far it is
+        del progress  # the server does not report progress
         return Verification(**self._get("/api/verify"), broken=None)
 
     # -- folders, mail, health, templates, tokens --
@@ -850,7 +852,7 @@ class Remote:
 
 
 class RemoteSession:
-    """A workspace in the hands of a chat product; see `flows/session.py`."""
+    """A workspace used by a chat product; see `flows/session.py`."""
 
     def __init__(self, remote: Remote, id: str) -> None:
         self._remote = remote
@@ -860,7 +862,7 @@ class RemoteSession:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is cleaned up: the workspace and its turns stay."""
+        """Clean up nothing: the workspace and its turns stay."""
 
     def respond(self, message: str) -> Turn:
         found = self._remote._post(f"{_at(self.workspace.id)}/turns", {"message": message})
@@ -879,23 +881,23 @@ class RemoteSession:
 
 
 class RemoteConversation:
-    """A hand on the terminal of a run; see `verbs/run_io.py`."""
+    """A connection to a run's terminal; see `verbs/run_io.py`."""
 
     def __init__(self, remote: Remote, run_id: str) -> None:
         self._remote, self._target = remote, f"{_run_at(run_id)}/terminal"
-        self.type(b"")  # one that has ended is said at once
+        self.type(b"")  # raises at once for a run that has ended
 
     def type(self, data: bytes) -> None:
-        """Pass on what was typed."""
+        """Send typed bytes."""
         self._remote._post(self._target, {"base64": b64encode(data).decode()})
 
     def resize(self, rows: int, columns: int) -> None:
-        """Say how large the terminal is now."""
+        """Set the size of the terminal."""
         size = {"rows": max(1, min(rows, 500)), "columns": max(1, min(columns, 1000))}
         self._remote._post(self._target, size)
 
     def close(self) -> None:
-        """Leave; the run goes on."""
+        """Disconnect; the run continues."""
 
 
 class RemoteDownload:
@@ -915,10 +917,10 @@ class RemoteDownload:
         self.close()
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: no connection is held open."""
 
     def pieces(self, start: int = 0, length: int | None = None) -> Iterator[bytes]:
-        """The bytes, or a range of them."""
+        """Yield the bytes, or a range of them."""
         wanted = self.size - start if length is None else min(length, self.size - start)
         if wanted <= 0:
             return
@@ -927,11 +929,11 @@ class RemoteDownload:
             yield from response.iter_raw()
 
 
-# -- spelling ----------------------------------------------------------------------------------------------------------
+# -- encoding of requests and responses --------------------------------------------------------------------------------
 
 
 def _part(text: str) -> str:
-    """One segment of an address; one of dots alone would be taken for a step up."""
+    """Quote one segment of a URL path; a segment of dots would be normalized away."""
     encoded = quote(text, safe="")
     return encoded.replace(".", "%2E") if set(encoded) == {"."} else encoded
 
@@ -953,7 +955,7 @@ def _run_at(run_id: str) -> str:
 
 
 def _params(query: Mapping[str, Any]) -> dict[str, str]:
-    """What is not None, as text."""
+    """Return the parameters that are not None, as text."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in query.items()
@@ -980,7 +982,7 @@ def _load(content: bytes) -> Any:
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
-    """Lines that end with a line feed; the library's own would also end at marks that JSON allows within text."""
+    """Yield lines that end with a line feed; httpx would also split at separators that JSON allows within text."""
     left = b""
     for piece in pieces:
         *whole, left = (left + piece).split(b"\n")
@@ -989,7 +991,7 @@ def _lines(pieces: Iterator[bytes]) -> Iterator[str]:
 
 
 def _events(lines: Iterator[str]) -> Iterator[tuple[str, int | None, str]]:
-    """(name, id, data) of each server-sent event."""
+    """Yield (name, id, data) of each server-sent event."""
     name, number, data = "", None, ""
     for line in lines:
         if line.startswith("id: "):
@@ -1004,7 +1006,7 @@ def _events(lines: Iterator[str]) -> Iterator[tuple[str, int | None, str]]:
 
 
 def _attended(events: Iterator[Any], until: Callable[[], bool], timeout_seconds: float | None) -> Iterator[Any]:
-    """The events, read by a thread, until somebody has had enough: asked five times a second."""
+    """Yield the events, read by a thread, until `until` returns true (polled five times a second) or the timeout."""
     import queue
     import threading
 

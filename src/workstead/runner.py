@@ -1,4 +1,4 @@
-"""The process that supervises one run, started by a library or a server: `python -c …runner.main() HOME RUN`."""
+"""The supervisor process of one run, started by a library or a server: `python -c …runner.main() HOME RUN`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Open the home and run the command to its end. The settings are in the environment, made by whoever started us."""
+    """Open the home and run the command to its end. The parent process passes the settings in the environment."""
     from workstead.core.home import Home
     from workstead.core.run_supervision import supervise
     from workstead.model.event import Caller

@@ -2,12 +2,12 @@
 
     defaults < /etc/aw/aw.yaml < $XDG_CONFIG_HOME/aw/aw.yaml < ./aw.yaml < AW_SECTION__KEY < flags
 
-Each file may be YAML or TOML. Every value remembers where it came from. A key that nobody knows is an error that names
-it: a setting that is silently ignored is a promise that is silently broken. Nothing below a door reads the environment.
+Each file may be YAML or TOML. Every value remembers its origin. An unknown key is an error that names it: a setting
+that is silently ignored is a promise that is silently broken. Nothing below a door reads the environment.
 
-`./aw.yaml` may come with a repository that is not trusted, or be written by an agent. `PROJECT` is the complete list
-of keys that it may set, each only to a stricter value than the owner's, and what it sets holds only for workspaces that
-are created from its directory. Everything else in it is an error.
+`./aw.yaml` may come with an untrusted repository, or be written by an agent. `PROJECT` is the complete list of keys
+that it may set, each only to a stricter value than the owner's, and its values hold only for workspaces that are
+created from its directory. Everything else in it is an error.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 class Storage(Value):
-    """Where files are kept."""
+    """Where files are stored."""
 
-    workspaces_path: str | None = None  # null: <home>/workspaces; relative to the file that says it, or to the cwd
-    min_free_mb: int = 16  # below this no workspace is made
-    verify_every_days: float | None = 30.0  # while aw serve runs everything is read this often; null: never
-    verify_mb_per_second: float = 8.0  # how fast
-    max_cache_gb: float | None = None  # prepared checkouts and mirrors; over it the longest unused go at a sweep
-    quota: str = "auto"  # what holds max_size_mb: image, metering; auto: as root an image from 16 to below 1000 MB
-    mechanism: str = "auto"  # how files are shared; auto is the cheapest that this machine has, see aw doctor
+    workspaces_path: str | None = None  # null: <home>/workspaces; relative to the settings file or current directory
+    min_free_mb: int = 16  # minimum free disk space to create a workspace
+    verify_every_days: float | None = 30.0  # interval of the full verification while aw serve runs; null: never
+    verify_mb_per_second: float = 8.0  # read rate of that verification
+    max_cache_gb: float | None = None  # checkouts and mirrors; above it a sweep deletes the longest unused
+    quota: str = "auto"  # enforcement of max_size_mb: image, metering; auto: as root an image from 16 to below 1000 MB
+    mechanism: str = "auto"  # how files are shared; auto: the cheapest that this machine supports, see aw doctor
 
 
 class Git(Value):
@@ -44,76 +44,76 @@ class Git(Value):
 
     shallow: bool = True
     default_branch: str | None = None  # null: the repository's own
-    submodules: bool = False  # whether submodules are fetched too
-    lfs: bool = False  # whether the large files of Git LFS are fetched too
-    lfs_hosts: list[str] = []  # hosts, beside its own, that a repository may name in .lfsconfig
-    lfs_max_mb: int | None = 4096  # of all large files of one commit
-    max_mb: int | None = 10240  # of the files of one commit, and of all that is fetched from one URL
-    max_files: int | None = 1_000_000  # and directories, of one commit
+    submodules: bool = False  # whether to fetch submodules
+    lfs: bool = False  # whether to fetch the large files of Git LFS
+    lfs_hosts: list[str] = []  # hosts, besides its own, that a repository may name in .lfsconfig
+    lfs_max_mb: int | None = 4096  # total size of the large files of one commit
+    max_mb: int | None = 10240  # size of the files of one commit, and of everything fetched from one URL
+    max_files: int | None = 1_000_000  # number of files and directories of one commit
     allow_ssh: bool = False
-    private_hosts: list[str] = []  # hosts that may have private addresses, and be spoken to without encryption
+    private_hosts: list[str] = []  # hosts that may have private addresses, and be accessed without encryption
 
 
 class Workspaces(Value):
-    """How large workspaces may grow, and how long they stay."""
+    """Size limits of workspaces, and their retention."""
 
-    default_max_size_mb: int | None = 1000  # what a workspace adds to what it began with
-    default_max_files: int | None = 250_000  # the same, counted in files and directories
-    default_max_file_mb: int | None = None  # of each file
-    max_task_size_gb: float | None = None  # of all workspaces of a task together
-    max_total_size_gb: float | None = None  # of all workspaces; from nine tenths on, a sweep takes the longest unused
-    retention_days: float | None = None  # since its last use; then a sweep takes the workspace to the trash
+    default_max_size_mb: int | None = 1000  # size of the files that a workspace adds to its base
+    default_max_files: int | None = 250_000  # files and directories that a workspace adds
+    default_max_file_mb: int | None = None  # size of each file
+    max_task_size_gb: float | None = None  # total of all workspaces of a task
+    max_total_size_gb: float | None = None  # of all workspaces; from nine tenths on, a sweep trashes the longest idle
+    retention_days: float | None = None  # since the last use; after that a sweep moves the workspace to the trash
     trash_days: float = 7
-    sweep_every_hours: float | None = None  # while aw serve runs; null: only when somebody asks
+    sweep_every_hours: float | None = None  # while aw serve runs; null: only on request
     cleanup_on_shutdown: bool = False
     archive_workspaces: bool = False
     archives_path: str | None = None  # null: <home>/archives; a directory or an s3:// URL
 
 
 class Archives(Value):
-    """What an archive that a workspace is made from may hold."""
+    """Limits of an archive that a workspace is created from."""
 
-    max_gb: float = 100  # unpacked
+    max_gb: float = 100  # unpacked size
     max_files: int = 5_000_000
-    max_objects_mb: int | None = 2048  # of git objects that a workspace borrows; more stay out of its archive
-    max_ratio: int = 1000  # how much may come out of one byte, after the first 64 MB
-    outside_links: bool = False  # whether links that lead out of the workspace are taken from archives of others
+    max_objects_mb: int | None = 2048  # borrowed git objects; more are left out of the archive
+    max_ratio: int = 1000  # maximum compression ratio, after the first 64 MB
+    outside_links: bool = False  # whether to accept links that lead out of the workspace from archives of others
 
 
 class Sandbox(Value):
-    """What confines a run."""
+    """The confinement of runs."""
 
     default: str = "auto"
     network: str = "none"
-    public_mount: str = "/mnt/workspace"  # where a workspace appears to its agent; random: a name for each
-    uid: int = 64042  # who owns workspace files and runs agents when Workstead itself is started as root
-    tools: list[str] = []  # directories that runs see read-only at their own path: ~/.pyenv, ~/.nvm, ~/.cargo
-    read_only: list[str] = []  # more that runs see: PATH, or PATH:INSIDE
-    read_write: list[str] = []  # more that runs may change
+    public_mount: str = "/mnt/workspace"  # path at which an agent sees its workspace; random: a name for each
+    uid: int = 64042  # owner of workspace files and user of runs when Workstead is started as root
+    tools: list[str] = []  # directories mounted read-only at their own path: ~/.pyenv, ~/.nvm, ~/.cargo
+    read_only: list[str] = []  # further read-only mounts: PATH, or PATH:INSIDE
+    read_write: list[str] = []  # further writable mounts
     timeout_seconds: float | None = None
     memory_mb: int | None = 4096
     processes: int | None = 1024
-    open_files: int | None = 8192  # of each process
-    file_mb: int | None = 4096  # of each file
-    output_mb: int | None = 64  # kept of a run's output; the rest is counted
-    keep_seconds: float = 600  # how long a box of `run --keep` waits for its next command
+    open_files: int | None = 8192  # per process
+    file_mb: int | None = 4096  # size of each file
+    output_mb: int | None = 64  # stored output of a run; the rest is only counted
+    keep_seconds: float = 600  # idle timeout of the command server of `run --keep`
     secrets: list[str] = []  # HOST HEADER FILE: the proxy adds this header, and the agent never sees it
-    stop_on_shutdown: bool = False  # whether closing ends the runs that were started through it
-    vm_emulation: str = "refuse"  # allow: where KVM runs no guests, --sandbox vm emulates its machine, slowly
-    vm_memory_mb: int = 1024  # of a machine: all commands in it share that
-    vm_cpus: int | None = None  # null: those of the host, at most 4; one where it is emulated
-    vm_idle_seconds: float = 600  # how long a machine waits for its next command
+    stop_on_shutdown: bool = False  # whether closing stops the runs that were started by this opener
+    vm_emulation: str = "refuse"  # allow: without KVM, --sandbox vm emulates its machine, slowly
+    vm_memory_mb: int = 1024  # of a machine, shared by all commands in it
+    vm_cpus: int | None = None  # null: those of the host, at most 4; one if emulated
+    vm_idle_seconds: float = 600  # idle timeout of a machine
     vm_packages: str | None = None  # a directory with Debian's kernel package; null: apt downloads it
 
 
 class Policy(Value):
-    """What an agent may do without asking, in workspaces that are made from now on."""
+    """What an agent may do without approval, in workspaces that are created from now on."""
 
     read: str = "allow"
     write: str = "allow"
     overwrite: str = "ask"
     delete: str = "ask"
-    move: str = "allow"  # onto something is to overwrite it
+    move: str = "allow"  # moving onto an existing file counts as overwrite
     execute: str = "ask"
     network: str = "ask"
     apply: str = "ask"
@@ -122,7 +122,7 @@ class Policy(Value):
 
 
 class Files(Value):
-    """Limits of the file verbs, and mounts that prompts may still speak of."""
+    """Limits of the file verbs, and older mount names that prompts may still contain."""
 
     max_read_mb: int = 64
     max_write_mb: int = 256
@@ -131,43 +131,43 @@ class Files(Value):
 
 
 class Snapshots(Value):
-    """When states are kept, and how much of them."""
+    """When snapshots are taken, and how many are retained."""
 
     around_runs: bool = True  # before and after every run
-    after_answers: bool = True  # of a session; without, its turns cannot be gone back to
+    after_answers: bool = True  # of a session; without it, turns cannot be restored
     max_total_gb: float | None = None
-    keep_all_days: float = 1  # then the last of each hour
-    keep_hourly_days: float = 7  # then the last of each day
+    keep_all_days: float = 1  # after that the last of each hour
+    keep_hourly_days: float = 7  # after that the last of each day
     keep_daily_days: float = 90
 
 
 class Server(Value):
-    """Where `aw serve` listens."""
+    """Address and limits of `aw serve`."""
 
     host: str = "127.0.0.1"
     port: int = 8757
-    names: list[str] = []  # further values of the Host header that are us, as a proxy in front sends them: NAME[:PORT]
-    log_requests: bool = False  # one line for each request; refusals and errors are logged anyway
-    max_streams: int = 2000  # of events and output at the same time
-    max_body_mb: int = 4  # of a request, but for uploads, which have files.max_write_mb
+    names: list[str] = []  # additional accepted Host headers, as a proxy in front sends them: NAME[:PORT]
+    log_requests: bool = False  # one line per request; refusals and errors are always logged
+    max_streams: int = 2000  # concurrent streams of events and output
+    max_body_mb: int = 4  # of a request, except uploads, which have files.max_write_mb
 
 
 class Webhook(Value):
-    """Somebody who is told what happens: signed, in order, at least once."""
+    """A receiver of events over HTTP: signed, in order, at least once."""
 
     url: str
     secret: str
-    events: list[str] = []  # types; none named: all
+    events: list[str] = []  # event types; empty: all
 
 
 class Store(Value):
-    """Where the event log is: null is SQLite in the home."""
+    """Where the event log is stored: null is SQLite in the home."""
 
     url: str | None = None
 
 
 class Settings(Value):
-    """Everything that can be set."""
+    """All settings."""
 
     storage: Storage
     git: Git
@@ -181,21 +181,20 @@ class Settings(Value):
     store: Store
     agents: dict[str, Agent] = AGENTS  # by name, for `aw run --agent NAME`
     webhooks: dict[str, Webhook] = {}  # by name, for `aw serve`
-    origins: dict[str, str] = {}  # "section.key" -> where its value came from; what is missing is a default
-    owners: dict[str, Any] = {}  # keys of `sandbox` that ./aw.yaml made stricter -> the value that the owner set
+    origins: dict[str, str] = {}  # "section.key" -> origin of its value; missing for a default
+    owners: dict[str, Any] = {}  # keys of `sandbox` that ./aw.yaml made stricter -> the owner's value
 
     def origin(self, section: str, key: str) -> str:
-        """Where the value of a key came from."""
+        """Return the origin of a key's value."""
         return self.origins.get(f"{section}.{key}", "default")
 
     @property
     def run_limits(self) -> dict[str, Any]:
-        """What ./aw.yaml asks for in `sandbox`: recorded in the workspaces that are created from its directory."""
+        """Return the values of ./aw.yaml in `sandbox`: recorded in workspaces that are created from its directory."""
         return {key: getattr(self.sandbox, key) for key in self.owners}
 
     def sandbox_for(self, run_limits: Mapping[str, Any]) -> Sandbox:
-        """The `sandbox` section for one workspace: the owner's values, and where it is stricter what was recorded when
-        the workspace was created."""
+        """Return the `sandbox` section for one workspace: the owner's values, or stricter ones from its creation."""
         sandbox = self.sandbox.replace(**self.owners)
         for key, value in run_limits.items():
             if is_stricter(f"sandbox.{key}", value, getattr(sandbox, key)):
@@ -203,7 +202,7 @@ class Settings(Value):
         return sandbox
 
     def as_environment(self) -> dict[str, str]:
-        """The variables that make another `aw` have these settings, wherever they came from."""
+        """Return the variables that give another `aw` process these settings, whatever their origin."""
         found = {}
         if self.owners:
             import json
@@ -234,7 +233,7 @@ SECTIONS: dict[str, type[Value]] = {
     "server": Server,
     "store": Store,
 }
-# Tables whose rows have names that the owner chooses.
+# Tables whose rows have names chosen by the owner.
 TABLES: dict[str, tuple[type[Value], str]] = {
     "agents": (Agent, 'as in {command: [mine, "{prompt}"]}'),
     "webhooks": (Webhook, "as in {url: https://example.org/hook, secret: …, events: [run_completed]}"),
@@ -246,7 +245,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "sandbox.vm_emulation": ("refuse", "allow"),
     **{f"policy.{key}": OUTCOMES for key in OPERATIONS},
 }
-_PATHS = ("storage.workspaces_path", "workspaces.archives_path")  # relative to the file that says them
+_PATHS = ("storage.workspaces_path", "workspaces.archives_path")  # relative to the settings file that has them
 _FILE_NAMES = ("aw.yaml", "aw.toml")
 _MAX_BYTES = 1 << 20  # of a settings file
 
@@ -258,7 +257,7 @@ def load_settings(
     *,
     system_directory: str = "/etc/aw",
 ) -> Settings:
-    """Read the settings that hold for a command started in `directory`; `flags` are {"section.key": value}."""
+    """Load the settings for a command started in `directory`; `flags` are {"section.key": value}."""
     config_home = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME") or "/", ".config")
     values: dict[str, dict[str, Any]] = {}
     origins: dict[str, str] = {}
@@ -282,11 +281,11 @@ def load_settings(
     return Settings(**sections, agents=agents, webhooks=webhooks, origins=origins, owners=owners)
 
 
-# -- what a project may set --------------------------------------------------------------------------------------------
+# -- keys that a project may set ---------------------------------------------------------------------------------------
 
 
 def _is_less(value: Any, owners: Any) -> bool:
-    """A limit may be lowered; null is no limit. 0 is refused, because a run would take it for no limit."""
+    """Compare limits: a limit may be lowered; null is no limit. 0 is refused, because for a run it means no limit."""
     return isinstance(value, int | float) and value > 0 and (owners is None or value < owners)
 
 
@@ -295,12 +294,12 @@ def _never(value: Any, owners: Any) -> bool:
 
 
 def _ordered(**ranks: int) -> Callable[[Any, Any], bool]:
-    """One of these words; another one with the same number is as strict."""
+    """Compare words by rank; two words with the same rank are equally strict."""
     return lambda value, owners: value in ranks and ranks[value] >= ranks.get(owners, 0)
 
 
-# Each key with its comparison: whether a value is at least as strict as the owner's. A key that is missing here may
-# not be set by a project at all, which is also what happens to every key that is added later.
+# Each key with its comparison: whether a value is at least as strict as the owner's. A project may not set a key that
+# is missing here, which is also the default for every new key.
 PROJECT: dict[str, Callable[[Any, Any], bool]] = {
     "storage.quota": _ordered(metering=0, auto=1, image=2),
     "git.submodules": lambda value, _: value is False,
@@ -315,18 +314,18 @@ PROJECT: dict[str, Callable[[Any, Any], bool]] = {
     **{f"policy.{key}": _ordered(**{word: rank for rank, word in enumerate(OUTCOMES)}) for key in OPERATIONS},
     "policy.approval_timeout_seconds": _is_less,
 }
-_RUN_LIMITS = "AW_RUN_LIMITS"  # hands `Settings.run_limits` on to a process of our own
+_RUN_LIMITS = "AW_RUN_LIMITS"  # passes `Settings.run_limits` to a child process of ours
 
 
 def is_stricter(name: str, value: Any, owners: Any) -> bool:
-    """Whether a project may set a key to this value where the owner has that one."""
+    """Return whether a project may set a key to this value, given the owner's."""
     return PROJECT.get(name, _never)(value, owners)
 
 
 def _merge_project(
     values: dict[str, dict[str, Any]], origins: dict[str, str], layer: dict[str, dict[str, Any]], path: str
 ) -> dict[str, Any]:
-    """Add the values of ./aw.yaml, or refuse the file; return the owner's values of `sandbox` that it replaced."""
+    """Merge the values of ./aw.yaml, or refuse the file; return the owner's values of `sandbox` that it replaced."""
     replaced: dict[str, Any] = {}
     for section, keys in layer.items():
         for key, given in keys.items():
@@ -338,7 +337,7 @@ def _merge_project(
                 raise _unknown(section, key, path)
             value = _convert(name, known.__types__[key], given, path)
             owners = values.get(section, {}).get(key, known.__defaults__[key])
-            if value == owners:  # says what holds anyway
+            if value == owners:  # no change
                 continue
             shown = f"{value!r:.60}"
             if name not in PROJECT:
@@ -370,7 +369,7 @@ def _find_file(place: str) -> str | None:
 
 def _from_file(path: str) -> dict[str, Any]:
     try:
-        # A pipe may have taken the file's place since it was found: opening that without a writer would wait for ever.
+        # A pipe may have replaced the file since it was found: opening it without a writer would block for ever.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             text = file.read(_MAX_BYTES + 1) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b"\0"
     except OSError as error:
@@ -419,7 +418,7 @@ def _from_flags(flags: Mapping[str, object]) -> dict[str, dict[str, Any]]:
 
 
 class _FromText:
-    """A value that arrived as text and may mean a number, a boolean or null."""
+    """A value given as text that may mean a number, a boolean or null."""
 
     def __init__(self, text: str, origin: str) -> None:
         self.text = text
@@ -473,7 +472,7 @@ def _convert(name: str, annotation: str, value: Any, where: str) -> Any:
 
 
 def _row(section: str, name: str, value: Any, where: str) -> Value:
-    """One row of a table: a whole one, from a file or as JSON from the environment."""
+    """Parse one complete row of a table, from a file or as JSON from the environment."""
     import json
 
     from msgspec import ValidationError, convert

@@ -433,7 +433,7 @@ def _lay(repository: Repository, manifest: Manifest, home: str, workspaces: str)
 
 
 def _give(path: str, uid: int, gid: int) -> None:
-    """Change the owner of files created by root's restore to the owner of the home; restored files already have theirs."""
+    """Change the owner of files created by root's restore to the owner of the home; restored files keep theirs."""
     with suppress(FileNotFoundError):
         os.chown(path, uid, gid, follow_symlinks=False)
     if os.path.basename(path) == "workspaces":

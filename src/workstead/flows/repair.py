@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def settle_moves(home: Home, workspace: Workspace) -> str:
-    """Complete a destroy or its undo from the location of the directory, also with a damaged log; return the location."""
+    """Complete a destroy or its undo from the location of the directory, even if the log lacks more; return it."""
     return _SETTLERS[workspace.state](home, workspace)
 
 

@@ -41,7 +41,7 @@ def follow(
     until: Callable[[], bool] | None = None,
     timeout_seconds: float | None = None,
 ) -> Iterator[Event]:
-    """Yield the events after a position, then each new one within milliseconds of its commit; none is lost or repeated."""
+    """Yield the events after a position, then each new one milliseconds after its commit; none is lost or repeated."""
     _check(task, types)
     found = home.log.follow(after=after, stream=task, types=types, until=until, timeout_seconds=timeout_seconds)
     return _for_agent(home, found) if is_agent(home) else found

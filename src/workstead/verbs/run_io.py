@@ -207,7 +207,7 @@ def find_tail(home: Home, run_id: str, offset: int = 0, *, max_bytes: int = 1 <<
 
 
 def glance(home: Home, run_id: str, offset: int = 0, line: str = "") -> Glance:
-    """Return the last line that a run printed; `offset` and `line` of the previous glance make it read only the rest."""
+    """Return the last line that a run printed; `offset` and `line` of the previous glance avoid reading all again."""
     from workstead.system.process import frames
 
     tail = b""

@@ -198,7 +198,7 @@ VERBS: dict[str, tuple[Do, tuple[str, ...], Read]] = {
     "create": (_create, ("workspace_creating",), lambda home, _, found: next(iter(_made(home, found)), None)),
     "fork": (_fork, ("workspace_creating",), _forks),
     "run": (_run, ("run_starting",), lambda home, _, found: home.get_run(found[0]["run_id"])),
-    # its current results
+    # A race is answered with its current results.
     "race": (_race, ("race_started",), lambda home, _, found: home.get_race(found[0]["race_id"])),
     "snapshot": (_snapshot, ("snapshot_taken",), _taken),
     "send": (

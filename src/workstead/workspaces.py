@@ -74,7 +74,7 @@ if TYPE_CHECKING:
             """Take a snapshot after an answer."""
 
         def turns(self) -> list[Turn]:
-            """Return the recorded answers, oldest first."""
+            """Return the turns, one for each recorded answer, oldest first."""
 
         def restore(self, turn: Turn | str) -> None:
             """Restore the state after an answer."""

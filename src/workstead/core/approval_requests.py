@@ -108,7 +108,7 @@ def ask(home: Home, workspace: Workspace, request: Request, rule: str, preview: 
             preview_lines=preview.lines,
             preview_digest=sha256(preview.text).hexdigest(),
         )
-        # before the event, so that the preview exists when the request is seen
+        # Before the event, so that the preview exists when the request is seen.
         keep_preview(home, approval_id, preview.text)
         try:
             home.log.append(workspace.task_id, [fact], home.caller)

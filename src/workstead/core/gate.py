@@ -48,7 +48,7 @@ AGENTS_MAY = frozenset(
         *("open_file", "tar_files", "read_output", "public_mount", "usage"),
         *("events", "follow", "last_position", "messages", "get_message", "send_message"),
         *("approvals", "get_approval", "preview", "policy", "judge"),
-        # needed by a door to make an agent's call idempotent, even if the process that executes it dies
+        # Needed by a door to make an agent's call idempotent, even if the process that executes it dies.
         *("caused_by", "accept_call", "get_call", "hold_call", "effects_of", "end_call", "start_call", "settle"),
         *("by_uid", "operations", "acting_as", "close", "clean_up", "let_go"),
     }

@@ -1,4 +1,4 @@
-"""Find out how long a workspace has been idle, and what protects it from a sweep."""
+"""Find out how long a workspace has been idle, and whether something protects it from a sweep."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def last_use(home: Home, workspace: Workspace, known: dict[str, float]) -> float
 def judge(
     home: Home, workspace: Workspace, rules: Rules, known: dict[str, float], *, is_ours: bool = False
 ) -> tuple[Desk, Verdict]:
-    """Return what is known about the workspace, and the verdict; expensive checks run last.
+    """Return the facts about the workspace and the verdict; expensive checks run only if the others allow deletion.
 
     `is_ours` says that the caller already holds the workspace's lock.
     """

@@ -14,7 +14,7 @@ LET_GO_SECONDS = 2.0
 
 
 def stop_idle(home: Home, workspace: Workspace) -> None:
-    """Stop the virtual machines of a workspace without active runs."""
+    """Stop the idle virtual machines of a workspace."""
     import os
 
     root = runs.machines_path(home)
@@ -28,7 +28,7 @@ def stop_idle(home: Home, workspace: Workspace) -> None:
 
 
 def forget(home: Home, workspace: Workspace) -> None:
-    """Stop the virtual machines of a workspace that is being destroyed, and remove their files."""
+    """Stop the virtual machines of a workspace that is being removed, and delete their files."""
     from workstead.sandboxes.vm import machines as kept
 
     kept.forget(runs.machines_path(home), workspace.uid)

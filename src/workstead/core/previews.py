@@ -85,7 +85,7 @@ def of_file(
 
 
 def of_states(old: Tree, new: Tree, *, under: str = "work", paths: Sequence[str] | None = None) -> Iterator[bytes]:
-    """Yield a patch between two states, and what a patch cannot express: binary content, directories, modes."""
+    """Yield a patch between two states, and lines for binary content, directories and modes."""
     from workstead.snapshots.diff import find_pairs
     from workstead.snapshots.patch import describe
 

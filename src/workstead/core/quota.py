@@ -76,7 +76,7 @@ class Count(Value):
     of: str = ""  # the boot and the last lifecycle event that the count is valid for
 
     def is_sure(self) -> bool:
-        """Return whether the count is exact, so that measuring again is useless (no process was writing during it)."""
+        """Return whether the count was measured so recently that measuring again is useless; it becomes outdated."""
         return self.is_measured and 0 <= time.time() - self.measured_at < 10 * self.measured_seconds
 
 
@@ -119,7 +119,7 @@ def _uppers(home: Home, workspace: Workspace) -> list[str]:
 
 
 def exclusive(home: Home, workspace: Workspace) -> Measured:
-    """Measure the workspace's own usage now; the cost grows with what it added, not with what it shares."""
+    """Measure the workspace's own usage now; the cost grows with its own files, not with shared ones."""
     root = workspace.trash_path if workspace.state == "destroyed" else workspace.path
     layers = layers_of(home, workspace)
     if has_space(layers):

@@ -38,7 +38,7 @@ def finish(home: Home, workspace: Workspace) -> Restored:
                 cache_path=cache_path(home, workspace.uid),
             )
         except WorksteadError as error:
-            # the rollback succeeded; if it failed, the next recovery tries again
+            # Record the failure only if the rollback succeeded; otherwise the next recovery tries again.
             if not isinstance(error.__cause__, WorksteadError):
                 failed = SnapshotRestoreFailed(
                     **workspace.names(), operation_id=step["operation_id"], reason=error.message

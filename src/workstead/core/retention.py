@@ -94,7 +94,7 @@ def _thin(home: Home, workspace: Workspace, now: float) -> Iterable[Snapshot]:
 
 
 def _young_operations(home: Home, now: float) -> dict[str, Operation]:
-    """Return the operations that can still be undone; a sweep must keep what they need."""
+    """Return the operations that can still be undone; a sweep must keep the snapshots that they need."""
     limit = now - home.settings.workspaces.trash_days * DAY
     found = [Operation(**record) for record in home.log.find_all("operation")]
     return {operation.operation_id: operation for operation in found if seconds(operation.at) > limit}
@@ -171,7 +171,7 @@ def collect(home: Home, leaving: Leaving, *, dry_run: bool = False) -> Freed:
     # Deleted snapshots are no longer in the log; those of locked workspaces are, and stay.
     now = leaving if dry_run else Leaving()
     try:
-        # no snapshot was ever taken, but forks have layers all the same
+        # Without any snapshot there may still be shared layers, of forks.
         if not os.path.isdir(f"{home.path}/snapshots"):
             live_roots(home, now)
             return _sweep_layers(home, set(), dry_run=dry_run)
@@ -198,7 +198,7 @@ def _collect(home: Home, store: Store, leaving: Leaving, *, dry_run: bool) -> Fr
 
 
 def _sweep_layers(home: Home, kept: set[str], *, dry_run: bool) -> Freed:
-    """Delete the shared layers that neither a workspace nor a state in need of `kept` uses."""
+    """Delete the shared layers that no workspace uses and that are not in `kept`, the layers of states."""
     from workstead.system.files.measure import measure
     from workstead.system.overlay.stack import sweep
 

@@ -38,7 +38,7 @@ def sandbox_of(home: Home, config: Mapping[str, Any]) -> Sandbox:
 
 
 def refuse_reaching_out(home: Home, spec: RunSpec, sandbox: Sandbox) -> RunSpec:
-    """Refuse what an agent may not request: host files, no sandbox, another agent's program; cap its limits."""
+    """Refuse an agent's request for host files, for no sandbox, or for an agent of the settings; cap its limits."""
     if not is_agent(home):
         return spec
     if spec.sandbox == "none":

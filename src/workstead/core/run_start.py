@@ -217,7 +217,7 @@ class Runner:
                 run_id, caller = json.loads(order)
                 crash_log.install(*crash_log_of(self._path, run_id))
         if order:  # empty: the parent started no run
-            # The supervisor acts as the owner, whoever requested the run.
+            # The supervisor acts as the owner, even if an agent requested the run.
             supervise(home.acting_as(Caller(**caller).replace(agent_of=None)), run_id)
 
     def start(self, home: Home, run_id: str) -> int:

@@ -63,7 +63,7 @@ def supervise(home: Home, run_id: str) -> None:
     hooks: Any = _Hooks(home, found, allowed, bound)
     layers = layers_of(home, workspace)
     has_own = has_space(layers)
-    # enforced by the kernel; otherwise other workspaces count too, and the quota meter is needed
+    # The quota image alone enforces the limit; otherwise other workspaces count too, and the quota meter is needed.
     is_held = has_own and bound == "size"
     quotas = [
         name for name, most in (("quota_bytes", allowed.bytes), ("quota_files", allowed.files)) if most is not None
@@ -288,7 +288,7 @@ class _Hooks:
     def on_quota(self, event: str, size: int, files: int) -> None:
         forget_count(self.home, self.run.uid)  # so that a concurrent write through us measures
         kind = {"warned": QuotaWarned, "exceeded": QuotaExceeded}.get(event)
-        # recorded once: a run can cross its limit any number of times
+        # Recorded once: a run can cross its limit any number of times.
         if kind is None or not self._crossed.add((event,)):
             return
         shares = [

@@ -1,4 +1,4 @@
-"""Watch a workspace for file changes, and find out who made them where possible. Watching records no event."""
+"""Watch a workspace for file changes, with their authors where they are known. Watching records no event."""
 
 from __future__ import annotations
 

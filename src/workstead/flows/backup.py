@@ -257,7 +257,7 @@ def _keep_workspace(home: Home, keeper: Keeper, workspace: Workspace, trees: dic
     name = f"workspaces/{workspace.uid}"
     places = [path for path in (workspace.path, workspace.trash_path) if path]
     if not os.path.isdir(layers):
-        # its directory may move meanwhile, so try each possible path
+        # Its directory may move meanwhile, so try each possible path.
         any(_keep_tree(keeper, trees, name, path) for path in places)
         return set()
     with Hold(layers):  # prevents mounts, unmounts and freezing meanwhile

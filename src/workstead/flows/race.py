@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MAX_LANES = 100
 _STOP_SECONDS = 10.0
 _LOOK_SECONDS = 0.05
-# each workspace is created from the source; otherwise all are forks of the first, and identical
+# Each workspace is created from the source; otherwise all are forks of the first, and identical.
 _BY_ITSELF = ("empty", "worktree")
 
 

@@ -48,7 +48,7 @@ class Session:
             return _turn(keep(self._home, workspace, cause="answer", label=label_of(message)))
 
     def turns(self) -> list[Turn]:
-        """Return the recorded answers, oldest first."""
+        """Return the turns, one for each recorded answer, oldest first."""
         return [_turn(each) for each in snapshots(self._home, self.workspace.id) if each.cause == "answer"]
 
     def restore(self, turn: Turn | str) -> None:

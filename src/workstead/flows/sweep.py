@@ -99,7 +99,7 @@ def sweep(
 
 
 def plan(home: Home) -> list[Candidate]:
-    """Return what a sweep would take now, without snapshots, which take longer to examine."""
+    """Return the candidates of a sweep now, without snapshots, which take longer to examine."""
     rules, log_time = rules_of(home), LogTime(home)
     ours = [each for each in trashed(home) if each.home == home.id]
     trash = [_judge(home, each, rules, log_time, asked_for=False, measured=True) for each in ours]

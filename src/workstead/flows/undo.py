@@ -211,7 +211,7 @@ def restore_from_trash(
         home.record(task, WorkspaceRestoring(**names, **step, trash_path=workspace.trash_path))
         try:
             if workspace.settled != "planned":
-                # a process that archived it in the trash may have died
+                # A process that archived it in the trash may have died and left mounts.
                 detach(home, workspace.replace(path=workspace.trash_path))
                 make_folders(os.path.dirname(path))
                 os.rename(workspace.trash_path, path)

@@ -562,7 +562,7 @@ def find_applied(home: Home, operation: Operation) -> Applied:
     done: dict[str, Any] = next(
         event.event_data for event in events if event.event_data["operation_id"] == operation.operation_id
     )
-    # the retention of the job record may be over
+    # The retention of the job record may be over.
     job = find_job(home, operation.operation_id) or Job(plan=Plan(steps=()))
     return _told(job, operation.operation_id, done["target"], done["commit"], done.get("kept", ()))
 

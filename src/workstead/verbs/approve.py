@@ -265,7 +265,7 @@ def _record(home: Home, fact: Value, approval: Approval) -> Approval:
 
 
 def _is_stale(home: Home, workspace: Workspace, approval: Approval) -> bool:
-    """Return whether the files of a request have changed; files outside the workspace are checked at use."""
+    """Return whether the files of a request have changed; one of another home is checked at use."""
     of_one = approval.operation in _OF_FILES and approval.place != "."
     if not of_one or workspace.home != home.id or workspace.state != "ready":
         return False

@@ -173,7 +173,7 @@ def _refuse_losses(home: Home, workspace: Workspace, *, force: bool) -> None:
         )
     from workstead.core.snapshots import keep
 
-    # the files go to the trash complete: a full disk can be freed without a snapshot
+    # The files go to the trash complete: a full disk can be freed without a snapshot.
     with suppress(DiskFull, StoreFull):
         keep(home, workspace, cause="before_destroy")
 

@@ -92,7 +92,7 @@ def _write(home: Home, outbox: str, recipient: str, name: str, content: bytes) -
                 file.write(content)
                 file.flush()
                 sync_file(file.fileno())
-            # atomic: a reader never sees part of a message
+            # Atomic: a reader never sees part of a message.
             os.rename(f".{name}", name, src_dir_fd=inner, dst_dir_fd=inner)
             sync_names(inner)
         finally:

@@ -128,7 +128,7 @@ def _known_secrets(home: Home, environ: Mapping[str, str]) -> set[str]:
 
 
 def _may_be_secret(name: str, value: str) -> bool:
-    """Return whether to redact a variable: not a short value or a path, which would also remove harmless words."""
+    """Return whether a variable may be secret: any may, but a short value or a path would match harmless words."""
     return name not in _HARMLESS and not name.startswith("AW_") and len(value) >= _SECRET and not value.startswith("/")
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 QUEUE_SECONDS = 600.0
 
-# fields that must be equal to reuse a command server; others may differ from command to command
+# Fields that must be equal to reuse a command server; others may differ from command to command.
 _BUILT_WITH = (
     *("sandbox", "network", "memory_mb", "processes", "cpus", "file_mb", "read_only", "read_write", "tools"),
     "executable",
@@ -58,7 +58,8 @@ def run_kept(
     workspace = lookup.get(home, workspace_id)
     spec = run_start.checked(home, spec.replace(stdin=stdin is not None), workspace.config)
     if spec.sandbox == "none":
-        # the command server kills every reachable process between two commands: without a sandbox, all of the user's
+        # The command server kills every process that it can reach between two commands: without a sandbox, all
+        # processes.
         raise Invalid("a box cannot be kept without a sandbox", hint="leave out --sandbox none, or --keep")
     workspace = materialise(home, workspace)
     spec = judged(home, lambda gate: permit_run(home, gate, lookup.by_uid(home, workspace.uid), spec, kept=True))

@@ -47,7 +47,7 @@ class Store:
         import psycopg
 
         with psycopg.connect(self.url, autocommit=True) as server:
-            server.execute("SET search_path TO workstead")
+            server.execute("SET search_path TO carrel")
             cursor = server.execute(sql.replace("?", "%s").encode(), values)
             return cursor.fetchall() if cursor.description else []
 

@@ -46,7 +46,7 @@ def rebuild_command() -> str:
         return _join("sh", os.path.join(checkout, "requirements", "compile"))
     found = _distribution()
     source = _source(found)
-    if source is None or source[-1].endswith(".whl"):
+    if source is None or (source and source[-1].endswith(".whl")):
         return f"a build from the sources: pip wheel . in the folder of {NAME}"
     wanted = _wanted(source, _kept_extras(found, ""))
     if _has("pipx_metadata.json"):

@@ -12,7 +12,7 @@ import tempfile
 
 
 def main() -> None:
-    for name in ("cli", "local", "verbs.run", "verbs.fork", "verbs.apply", "verbs.create", "verbs.inspect", "yaml"):
+    for name in ("cli", "local", "verbs.run", "verbs.fork", "verbs.apply", "verbs.create", "core.inspection", "yaml"):
         __import__(name if name == "yaml" else f"workstead.{name}")
     for line in sys.stdin:
         print(json.dumps(_answers(json.loads(line))), flush=True)

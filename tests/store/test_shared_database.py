@@ -34,7 +34,7 @@ def database(server: Database, person: Person) -> Iterator[Database]:
     import psycopg
 
     with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA IF EXISTS workstead CASCADE")
+        connection.execute("DROP SCHEMA IF EXISTS carrel CASCADE")
     person.packages.append(Path(importlib.util.find_spec("psycopg").origin).parents[1])  # type: ignore[union-attr, arg-type]
     yield server
     if server._process is None:

@@ -214,7 +214,10 @@ class Home:
         self.check_place()
         events = self._append(task, facts, durable=durable)
         if not self.settings.store.url:
-            records.keep(self.path, events)
+            for uid in records.keep(self.path, events):
+                own = self.log.read(stream=task, types=sorted(records.KEPT))
+                with suppress(OSError):
+                    records.replace(self.path, uid, [event for event in own if event.event_data["uid"] == uid])
         return events
 
     def _append(self, task: str, facts: tuple[Value, ...], *, durable: bool) -> list[Event]:

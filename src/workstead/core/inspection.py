@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from workstead.system.files.manifest import Pace
 
 MISSING = "is missing"
+BEHIND = "lacks events of the log"
+EXPECTED = (MISSING, BEHIND)  # of an older version; of a process that was killed or had no space between two writes
 _MOMENT_SECONDS = 0.2
 SNAPSHOTS = "snapshots"  # the part that reports incomplete snapshots
 _GONE = ("purged", "purging", "aborted")
@@ -96,7 +98,7 @@ def _records(home: Home) -> Iterator[Damage]:
     if home.settings.store.url:
         return
     for uid, problem in compare_records(home).items():
-        if problem == MISSING:  # of an older version: repair writes it
+        if problem in EXPECTED:
             continue
         yield Damage(
             what=f"{records.directory_of(home.path)}/{uid} {problem}",
@@ -128,8 +130,9 @@ def _compare_records(home: Home) -> dict[str, str]:
             found[workspace.uid] = f"has {damaged} damaged lines"
         elif not events and not os.path.lexists(f"{records.directory_of(home.path)}/{workspace.uid}"):
             found[workspace.uid] = MISSING
-        elif [(event["position"], event["event_type"]) for event in events] != wanted.get(workspace.uid, []):
-            found[workspace.uid] = "lacks events of the log"
+        elif (recorded := [(each["position"], each["event_type"]) for each in events]) != wanted.get(workspace.uid, []):
+            is_behind = recorded and set(recorded) <= set(wanted.get(workspace.uid, []))
+            found[workspace.uid] = BEHIND if is_behind else "differs from the log"
     return found
 
 

@@ -35,6 +35,7 @@ _CHANGES = ("file_written", "file_deleted", "file_moved", "directory_made", "run
 
 def mend_metadata(home: Home, workspace: Workspace) -> str:
     """Write damaged documents of `.aw/` again; return a description of the repair, "" if there was none."""
+    metadata.remove_temporary(workspace.path, DOCUMENTS)
     moved = [name for name in DOCUMENTS if _is_of_another_place(workspace, name)]
     if not moved and metadata.digest_of(workspace.path, DOCUMENTS) == workspace.metadata_digest:
         return ""
@@ -55,6 +56,12 @@ def mend_metadata(home: Home, workspace: Workspace) -> str:
     _record(home, workspace)
     # Each run writes run.json without a sync, so a missing run.json of the last run is expected and not reported.
     return f"written anew from the log: {', '.join(damaged)}" if damaged != ["run.json"] or was_link else ""
+
+
+def mend_place(home: Home, workspace: Workspace) -> None:
+    """Rewrite the documents of `.aw/` that have another path of the workspace: its home was moved meanwhile."""
+    if any(_is_of_another_place(workspace, name) for name in DOCUMENTS):
+        mend_metadata(home, workspace)
 
 
 def bring_back(home: Home, workspace: Workspace) -> str:

@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 
 from workstead.core import lookup
+from workstead.core.mend import mend_place
 from workstead.core.mounting import attach, detach
 from workstead.errors import CleanupFailed, Conflict, OperationNotFound, WorkspaceExists, WorksteadError, from_os
 from workstead.model.event import WorkspaceRestored, WorkspaceRestoreFailed, WorkspaceRestoring
@@ -226,6 +227,8 @@ def restore_from_trash(
                 raise
             raise from_os(error, f"workspace {workspace_id} could not be brought back") from error
         home.record(task, WorkspaceRestored(**names, **step))
+        if workspace.settled != "planned" and new_id is None:
+            mend_place(home, lookup.by_uid(home, workspace.uid))
     return lookup.get(home, workspace_id)
 
 

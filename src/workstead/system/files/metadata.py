@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 
 from workstead.errors import WorksteadError
 from workstead.model.digest import sha256
@@ -48,6 +49,22 @@ def replace(root: str, name: str, document: Mapping[str, object]) -> None:
     try:
         _write(fresh, _page(document), 0o444, directory)
         os.rename(fresh, name, src_dir_fd=directory, dst_dir_fd=directory)
+    finally:
+        os.close(directory)
+
+
+def remove_temporary(root: str, names: tuple[str, ...]) -> None:
+    """Remove the temporary files that a killed `replace` left behind."""
+    try:
+        directory = open_part(root, DIRECTORY)
+    except (OSError, WorksteadError):
+        return
+    try:
+        for name in os.listdir(directory):
+            document, _, suffix = name.rpartition(".")
+            if document in names and len(suffix) == 8 and not set(suffix) - set("0123456789abcdef"):
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=directory)
     finally:
         os.close(directory)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 KEPT = frozenset(
     {*workspace.EVENTS, *run.EVENTS, "snapshot_taken", "snapshot_imported", "snapshot_dropped"},
 )
+_FIRST = ("workspace_planned", "workspace_creating")
 _ENDS = ("workspace_purged",)  # after this event nothing of the workspace is left
 _begun: dict[str, bytes] = {}  # intents of this process that have not ended yet
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
@@ -36,9 +37,14 @@ def directory_of(home: str) -> str:
     return f"{home}/records"
 
 
-def keep(home: str, events: Iterable[Event]) -> None:
-    """Record events that were appended to the log. On a write error the record is left to the next repair."""
+def keep(home: str, events: Iterable[Event]) -> list[str]:
+    """Record events that were appended to the log; return the uids that have no record yet, for `replace`.
+
+    A workspace of an older version has none, and neither has one whose creation another process began. On a write error
+    the record is left to the next repair.
+    """
     lines: dict[str, list[bytes]] = {}
+    started = set()
     for event in events:
         if event.event_type not in KEPT:
             continue
@@ -52,9 +58,17 @@ def keep(home: str, events: Iterable[Event]) -> None:
             forget(home, uid)
         else:
             lines.setdefault(uid, []).append(begun + _line(event))
+            if begun or event.event_type in _FIRST:
+                started.add(uid)
+    missing = []
     for uid, own in lines.items():
+        path = f"{directory_of(home)}/{uid}"
+        if uid not in started and not os.path.lexists(path):
+            missing.append(uid)
+            continue
         with suppress(OSError):
-            _append(f"{directory_of(home)}/{uid}", b"".join(own))
+            _append(path, b"".join(own))
+    return missing
 
 
 def forget(home: str, uid: str) -> None:

@@ -12,6 +12,7 @@ from people import Person
 from workstead.errors import FormatUnknown, StoreUnavailable
 from workstead.settings import Settings
 from workstead.store.sqlite import MIGRATIONS
+from workstead.system.files import format_version
 
 
 def fill(home: str, settings: Settings) -> None:
@@ -23,7 +24,8 @@ def fill(home: str, settings: Settings) -> None:
 
 def test_a_newer_home_is_refused(person: Person) -> None:
     person.aw_ok("create", "t/a")
-    (person.home / "format").write_text("9\n")
+    format_version.write(str(person.home), 9)
+    person.own(person.home / "format")
     for words in (["list"], ["create", "t/b"], ["repair"], ["backup", "there"]):
         error = person.aw_json(*words)["error"]
         assert error["code"] == "format_unknown"
@@ -47,8 +49,8 @@ def test_a_newer_snapshot_store_is_refused_and_nothing_in_it_changes(tmp_path: P
     home = str(tmp_path / "home")
     fill(home, settings)
     path = Path(home, "snapshots/format")
-    assert path.read_text() == "1\n"
-    path.write_text("2\n")
+    assert format_version.read(f"{home}/snapshots") == 1
+    format_version.write(f"{home}/snapshots", 2)
     packs = sorted(Path(home, "snapshots/packs").iterdir())
     with workstead.open(home, settings=settings) as workspaces:
         with pytest.raises(FormatUnknown, match="format version 2, and this Workstead knows versions up to 1"):
@@ -58,4 +60,4 @@ def test_a_newer_snapshot_store_is_refused_and_nothing_in_it_changes(tmp_path: P
         assert sorted(Path(home, "snapshots/packs").iterdir()) == packs
         path.unlink()  # as stores of older versions have none
         workspaces.snapshot("t/a")
-    assert path.read_text() == "1\n"
+    assert format_version.read(f"{home}/snapshots") == 1

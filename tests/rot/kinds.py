@@ -16,6 +16,7 @@ import re
 KINDS: dict[str, tuple[str, str]] = {
     "id": (r"id", "heals"),
     "place": (r"place", "heals"),
+    "format": (r"(snapshots/)?format", "heals"),
     "clock": (r"clock|swept|locks|log\.db\.lock", "empty"),
     "reserve": (r"(snapshots/)?reserve(\.\d)?", "empty"),
     "log": (r"log\.db", "log"),

@@ -46,7 +46,7 @@ from workstead.model.event import ON_A_FULL_DISK, Caller
 from workstead.model.names import directory_name, fresh_name
 from workstead.store import Log, head, open_log
 from workstead.store.log import LabelTaken
-from workstead.system.files import identity, readonly_database, records, reserve
+from workstead.system.files import format_version, identity, readonly_database, records, reserve
 from workstead.system.files.durable import make_folders
 from workstead.system.files.pool import Pool
 from workstead.system.kernel import locks
@@ -363,14 +363,9 @@ def _write_place(path: str) -> None:
 
 def check_format(path: str) -> None:
     """Raise FormatUnknown if a newer Workstead changed the layout of this home."""
-    try:
-        with open(f"{path}/format", "rb") as file:
-            text = file.read(64)
-    except OSError:  # of an older version, whose format is 1
-        return
-    number = text.strip()
-    if number.isdigit() and int(number) > FORMAT:
-        raise FormatUnknown.of(f"home {path}", int(number), FORMAT)
+    version = format_version.read(path)
+    if version > FORMAT:
+        raise FormatUnknown.of(f"home {path}", version, FORMAT)
 
 
 def read_adopting(path: str) -> list[tuple[str, str]]:
@@ -415,6 +410,5 @@ def _make(path: str, *, has_log: bool) -> str:
     if has_log and not os.path.lexists(f"{path}/log.db"):
         # An empty log of a new home is no loss: a power cut may leave files of its first workspace and no event.
         head.write(f"{path}/log.db.head", 0, GENESIS, durable=True)
-    with open(os.open(f"{path}/format", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "w", encoding="ascii") as file:
-        file.write(f"{FORMAT}\n")
+    format_version.write(path, FORMAT)
     return identity.make(path)

@@ -24,8 +24,8 @@ from hashlib import sha256
 
 from workstead.errors import FilesystemError, FormatUnknown, StoreDamaged, StoreFull, WorkspaceBusy, from_os
 from workstead.snapshots import packs
-from workstead.system.files import reserve
-from workstead.system.files.durable import make_folders, replace_file, sync_file
+from workstead.system.files import format_version, reserve
+from workstead.system.files.durable import make_folders, sync_file
 from workstead.system.files.pool import identify
 from workstead.system.kernel.locks import Held, take
 
@@ -214,16 +214,12 @@ class Store:
 
     def _check_format(self) -> None:
         """Raise FormatUnknown if a newer Workstead changed this store; one without a version has the first."""
-        path = os.path.join(self.path, "format")
-        try:
-            with open(path, "rb") as file:
-                number = file.read(64).strip()
-        except FileNotFoundError:
+        version = format_version.read(self.path)
+        if not version:
             with suppress(OSError):  # a store that can only be read
-                replace_file(path, b"%d\n" % packs.VERSION)
-            return
-        if number.isdigit() and int(number) > packs.VERSION:
-            raise FormatUnknown.of(f"the snapshot store {self.path}", int(number), packs.VERSION)
+                format_version.write(self.path, packs.VERSION)
+        if version > packs.VERSION:
+            raise FormatUnknown.of(f"the snapshot store {self.path}", version, packs.VERSION)
 
     def index(self) -> Connection:
         """The open index, made again from the packs if it is damaged."""

@@ -40,6 +40,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "stack of a state": (r"snapshots/stacks/\w+", "found"),
     "stack": (r"workspaces/\.carrel/layers/\w+/stack", "found"),
     "frozen layer": (r"workspaces/\.carrel/frozen/.+", "deep"),
+    "notes of an origin": (r"workspaces/\.carrel/layers/\w+/notes", "heals"),
     "upper layer": (r"workspaces/\.carrel/layers/\w+/upper\.\d+/.+", "agent"),
     "table of mounts": (r"workspaces/\.carrel/(mounts|holder.*)", "heals"),
     "document": (r"workspaces/[^.][^/]*/[^/]+/\.aw/\w+\.json", "found"),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 
+from workstead.system.files.sealed import seal, unseal
 from workstead.system.kernel.statx import birth_time
 
 TYPE_CHECKING = False
@@ -30,7 +31,7 @@ class Notes:
         self._path = f"{os.path.dirname(overlay.upper)}/{_FILE}"
         try:
             with open(self._path, "rb") as file:
-                found = json.loads(file.read())
+                found = json.loads(unseal(file.read()) or b"{}")
         except (OSError, ValueError):  # derived: what is lost is told by times, as without notes
             found = {}
         self.found: dict[str, list[float]] = found if isinstance(found, dict) else {}
@@ -48,7 +49,7 @@ class Notes:
         """Write them down; without a sync, because the changes that they are about are not synced either."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         with open(os.open(f"{self._path}.new", flags, 0o600), "wb") as file:
-            file.write(json.dumps(self.found).encode())
+            file.write(seal(json.dumps(self.found).encode()))
         os.rename(f"{self._path}.new", self._path)
 
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(SECONDS + 900)
 WORKER = """
 import os, random, sys
 import workstead
-from workstead.errors import Conflict, NotFound, WorksteadError
+from workstead.errors import Conflict, Invalid
 name, origin, out, seed = sys.argv[1:5]
 dice = random.Random(seed)
 said = open(out, "a", buffering=1)
@@ -73,7 +73,7 @@ while True:
                 workspaces.undo(operation.operation_id)
                 tell("undone", id)
                 mine.append(id)
-    except Conflict as refused:  # others apply to the same folder
+    except (Conflict, Invalid) as refused:  # others apply to the same folder, or it is empty and has none
         tell("refused", id, refused.code)
 """
 
@@ -157,7 +157,7 @@ def check(person: Person, every: list[Told]) -> None:
                 done += 1
         for workspace, snapshot in told.snapshots[-2:]:
             if known[workspace]["state"] == "ready":
-                assert snapshot in {each["snapshot_id"] for each in _json(person, "snapshots", workspace)}
+                assert snapshot in {each["id"] for each in _json(person, "snapshots", workspace)}
     assert done > 0
 
 

@@ -1,15 +1,16 @@
-"""Do a plan in a folder of the user's: all of it or nothing, and never over something that the plan has not seen.
+"""Apply a plan to a folder of the user: atomically, and without overwriting a version that the plan has not seen.
 
-    check     what the plan found in the folder must still be there, else `origin_moved`
-    build     everything new is written aside, in `.aw-apply-RANDOM/` in the folder itself (a rename stays on its disk)
-    act       renames only. A new file takes a free name; one that replaces another is swapped with it, and what came
-              out is compared with what the plan saw. If the user saved in between, everything is taken back
-    clean     what was moved aside is looked at once more before it is removed: a program that had the file open may
+    check     the folder must still match the fingerprints in the plan, else `origin_moved`
+    build     write all new files to a staging directory, `.aw-apply-RANDOM/` in the folder itself (a rename stays on
+              one disk)
+    act       renames only. A new file takes a free name; a replacement is swapped with the old file, and the old file
+              is compared with the fingerprint in the plan. If the user saved in between, every step is rolled back
+    clean     check the files that were moved aside once more before removing them: a program that had a file open may
               have written to it. Such a version is moved to `aw-kept-RANDOM/` in the folder and reported
 
-How far this has come stands in a journal in the home (see `journal`). An error while acting (a full disk, no
-permission) takes back what was done. After a crash `finish_apply` does whichever is due; it can itself be killed and
-started again: each step shows by its files whether it is done. Neither direction overwrites a third version.
+The progress is recorded in a journal in the home (see `journal`). An error while acting (a full disk, no permission)
+rolls back. After a crash `finish_apply` completes the apply or rolls it back; it can itself be killed and restarted,
+because the files show which steps are done. Neither direction overwrites a third version.
 """
 
 from __future__ import annotations
@@ -52,23 +53,23 @@ _ACL_GROUP, _ACL_OTHER = 0x04, 0x20
 
 
 class Outcome(Value):
-    """How an apply ended."""
+    """The result of an apply."""
 
-    done: bool  # False: the folder is as it was
-    plan: Plan  # as it was done: with the modes that the files really got
-    kept: tuple[str, ...] = ()  # versions of the user's that were saved meanwhile, relative to the folder
+    done: bool  # False: the folder is unchanged (rolled back)
+    plan: Plan  # as executed: with the modes that the files really got
+    kept: tuple[str, ...] = ()  # paths, relative to the folder, of versions that the user saved during the apply
 
 
 class _Third(Exception):
-    """The folder has something that is neither what the plan saw nor what we put there."""
+    """The folder has a third version: neither the one that the plan saw nor the one that we wrote."""
 
 
 def apply_plan(store: Store, plan: Plan, folder: str, journal_path: str) -> Outcome:
-    """Do the plan in the folder.
+    """Apply the plan to the folder.
 
-    Raises OriginMoved if the plan has unmarked clashes or the folder is not what the plan saw, DiskFull and others;
-    then the folder is as it was. A replaced file keeps its owner, group, ACL and xattrs, a new one gets the owner of
-    its directory. The caller drops the journal when the log has the end.
+    Raise OriginMoved if the plan has unmarked conflicts or the folder does not match the plan, and DiskFull and others;
+    in each case the folder is unchanged. A replaced file keeps its owner, group, ACL and xattrs; a new file gets the
+    owner of its directory. The caller drops the journal after the log has recorded the end.
     """
     open_clashes = [clash.path for clash in plan.clashes if not clash.marked]
     if open_clashes:
@@ -89,7 +90,9 @@ def apply_plan(store: Store, plan: Plan, folder: str, journal_path: str) -> Outc
 
 
 def finish_apply(plan: Plan, journal_path: str) -> Outcome | None:
-    """Finish what a killed apply began, or take it back; None if it had not begun. The caller drops the journal."""
+    """Crash recovery: complete or roll back an interrupted apply; None if it had not begun. The caller drops the
+    journal.
+    """
     journal = read_journal(journal_path)
     if journal is None:
         return None
@@ -107,7 +110,7 @@ def finish_apply(plan: Plan, journal_path: str) -> Outcome | None:
 
 
 def check_plan(plan: Plan) -> None:
-    """Refuse a plan with a path that leads out of the folder, into `.git` or into a directory of another apply."""
+    """Refuse a plan with a path that leads out of the folder, into `.git` or into the staging directory of an apply."""
     for step in plan.steps:
         parts = split(step.path)
         if not parts or step.action not in _ACTIONS or is_in_git(step.path):
@@ -117,7 +120,7 @@ def check_plan(plan: Plan) -> None:
 
 
 def reverse(plan: Plan) -> Plan:
-    """The plan that takes this one back. Contents that it brings back were kept when the plan was made."""
+    """Return the plan that undoes this one. The contents that it restores were stored when the plan was made."""
     steps: list[Step] = []
     for step in reversed(plan.steps):
         after = expected_after(step)
@@ -150,21 +153,21 @@ def reverse(plan: Plan) -> Plan:
 
 
 def _turn(step: Step) -> int:
-    """What goes has to go before what comes in its place; a directory is open while something is done in it."""
+    """Return the sort rank of a step: removals before replacements; a directory stays writable while steps use it."""
     if step.action == "chmod":
         return 0 if step.mode & 0o200 else 4
     return {"delete": 1, "rmdir": 2}.get(step.action, 3)
 
 
 def expected_after(step: Step) -> str:
-    """What the folder shows at the step's path when it is done."""
+    """Return the fingerprint that the folder has at the step's path after the step."""
     if step.action == "write":
         return f"f{step.mode & MODE_BITS:o}:{step.digest}"
     return {"link": f"l:{step.target}", "mkdir": "d", "chmod": "d"}.get(step.action, "")
 
 
 def fingerprint_at(fd: int, name: str) -> str:
-    """What a name in an open directory stands for, as `merge.fingerprint` writes it; `?` for what cannot be read."""
+    """Return the fingerprint of a name in an open directory, in the format of `merge.fingerprint`; `?` if unreadable."""
     try:
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode):
@@ -187,7 +190,7 @@ def fingerprint_at(fd: int, name: str) -> str:
 
 @contextmanager
 def _open_folder(path: str) -> Iterator[int]:
-    fd = os.open(path, OPEN_DIR & ~os.O_NOFOLLOW)  # the user may name it through a link of their own
+    fd = os.open(path, OPEN_DIR & ~os.O_NOFOLLOW)  # follow links: the user may name the folder through a symbolic link
     try:
         yield fd
     finally:
@@ -195,7 +198,7 @@ def _open_folder(path: str) -> Iterator[int]:
 
 
 class _Apply:
-    """One application, before or after a crash. `new/N` and `old/N` in the aside directory belong to step N."""
+    """One apply, before or after a crash. `new/N` and `old/N` in the staging directory belong to step N."""
 
     def __init__(self, plan: Plan, folder: int, journal: Journal, journal_path: str) -> None:
         self._plan = plan
@@ -207,8 +210,8 @@ class _Apply:
         self._owner = (status.st_uid, status.st_gid)
         self._hands = Hands(folder, self._owner)
         self._aside = self._new = self._old = -1
-        self._seen: dict[tuple[int, int], tuple[int, ...]] = {}  # what was moved aside, as it was when compared
-        self._places: dict[str, tuple[os.stat_result, bytes]] = {}  # directories: their status and default ACL
+        self._seen: dict[tuple[int, int], tuple[int, ...]] = {}  # (fd, step) -> signature when compared
+        self._places: dict[str, tuple[os.stat_result, bytes]] = {}  # cache of directories: status and default ACL
 
     def __enter__(self) -> _Apply:
         return self
@@ -219,7 +222,7 @@ class _Apply:
             if fd >= 0:
                 os.close(fd)
 
-    # -- the whole -----------------------------------------------------------------------------------------------------
+    # -- the whole apply -----------------------------------------------------------------------------------------------
 
     def run(self, store: Store) -> Outcome:
         try:
@@ -250,7 +253,7 @@ class _Apply:
         return self._outcome()
 
     def resume(self) -> Outcome:
-        """Finish or take back what a killed process left. An error on the way leaves it to be resumed again."""
+        """Complete or roll back an interrupted apply. After an error here it can be resumed again."""
         state = self._journal.state
         if not self._open_aside():
             if state in ("acting", "back"):
@@ -281,7 +284,7 @@ class _Apply:
         self._journal = journal
 
     def _finish(self, state: str) -> None:
-        """The folder is what it shall be: from here on there is nothing but leftovers."""
+        """Record that the folder has its final content: from here on only temporary files are left to remove."""
         sync_trees(self._folder)
         self._enter(self._journal.replace(state=state))
         self._clean()
@@ -289,12 +292,12 @@ class _Apply:
     # -- before anything in the folder changes -------------------------------------------------------------------------
 
     def _check(self) -> tuple[int, ...]:
-        """See that the folder still is what the plan saw; return the steps that have nothing to do.
+        """Check that the folder still matches the plan; return the steps that have nothing to do.
 
-        What an earlier step takes away is not in the way, and a directory that is there already need not be made.
+        A path that an earlier step removes is not a conflict, and a directory that already exists is not created.
         """
         gone = {step.path for step in self._steps if step.action in ("delete", "rmdir")}
-        absent: set[str] = set()  # nothing can be below these
+        absent: set[str] = set()  # paths that do not exist, so nothing can be below them
         stay = []
         for number, step in enumerate(self._steps):
             found = "" if step.path.rpartition("/")[0] in absent else self._look(step.path)
@@ -317,7 +320,7 @@ class _Apply:
 
     def _is_done(self, step: Step) -> bool:
         if step.action == "rmdir":
-            return True  # it stays if the user put something into it
+            return True  # a directory stays if the user put something into it
         if step.action == "chmod":
             status = self._hands.status(step.path)
             return status is not None and stat.S_ISDIR(status.st_mode) and status.st_mode & MODE_BITS == step.mode
@@ -326,15 +329,15 @@ class _Apply:
     def _make_aside(self) -> None:
         os.mkdir(self._journal.aside, 0o700, dir_fd=self._folder)
         self._aside = os.open(self._journal.aside, OPEN_DIR, dir_fd=self._folder)
-        with suppress(OSError):  # none, or a file system without them
-            os.removexattr(self._aside, _DEFAULT_ACL)  # what is made in here gets the rights of its own place
-        os.fchmod(self._aside, 0o700)  # without the directory's group
+        with suppress(OSError):  # the file system has no such attribute, or no attributes
+            os.removexattr(self._aside, _DEFAULT_ACL)  # files built here get the permissions of their final directory
+        os.fchmod(self._aside, 0o700)  # without the group bits of the directory
         for name in ("new", "old"):
             os.mkdir(name, 0o700, dir_fd=self._aside)
         self._open_parts()
 
     def _open_aside(self) -> bool:
-        """Open the directory that the journal names; False if it is gone or somebody put another in its place."""
+        """Open the staging directory named in the journal; False if it is gone or another directory has taken its name."""
         state = self._journal.state
         try:
             self._aside = os.open(self._journal.aside, OPEN_DIR, dir_fd=self._folder)
@@ -345,7 +348,7 @@ class _Apply:
         try:
             self._open_parts()
         except (FileNotFoundError, NotADirectoryError):
-            # Not made yet, or half removed; that begins when all of it was looked through.
+            # Not created yet, or half removed; removal begins only after all of it was checked.
             return state not in ("acting", "back")
         return True
 
@@ -380,13 +383,13 @@ class _Apply:
                 built.append(_mark(os.stat(name, dir_fd=self._new, follow_symlinks=False)))
         return tuple(built)
 
-    # -- owner and rights ----------------------------------------------------------------------------------------------
+    # -- owner and permissions -----------------------------------------------------------------------------------------
 
     def _replaced(self, step: Step) -> os.stat_result | None:
         return self._hands.status(step.path) if step.before and step.before != "d" else None
 
     def _place(self, path: str, made: set[str]) -> tuple[os.stat_result, bytes]:
-        """The nearest directory above a path that exists: its status and its default ACL."""
+        """Return the status and default ACL of the nearest existing directory above a path."""
         above = path.rpartition("/")[0]
         new = []
         while above and above not in self._places:
@@ -403,7 +406,7 @@ class _Apply:
         return self._places[above]
 
     def _give_rights(self, fd: int, step: Step, made: set[str]) -> int:
-        """Give a new file its owner, group, ACL and xattrs; return the mode that it gets."""
+        """Set owner, group, ACL and xattrs of a new file; return the mode that it gets."""
         mode = step.mode & MODE_BITS
         old = self._replaced(step)
         if old is None or not stat.S_ISREG(old.st_mode):
@@ -427,7 +430,7 @@ class _Apply:
                 keeps_group = False
         parent, name = self._hands.parent(step.path)
         acl = _copy_xattrs(f"/proc/self/fd/{parent}/{name}", fd, keeps_group=keeps_group)
-        if not keeps_group:  # another group now: it gets no more than anybody in it could do before
+        if not keeps_group:  # a new group: it gets only permissions that its members had before
             shared = old.st_mode >> 3 & old.st_mode & 0o007
             mode &= ~0o007 | shared
             if not acl:
@@ -437,7 +440,7 @@ class _Apply:
     # -- the renames ---------------------------------------------------------------------------------------------------
 
     def _act(self) -> None:
-        """Do every step that is not done yet."""
+        """Execute every step that is not done yet."""
         for number, step in enumerate(self._steps):
             if number in self._staying:
                 continue
@@ -471,7 +474,7 @@ class _Apply:
 
     def _replace(self, number: int, step: Step) -> None:
         if not self._has(self._new, number):
-            return  # done, on a file system that cannot swap
+            return  # already done, on a file system that cannot swap (RENAME_EXCHANGE)
         if self._is_ours(self._new, str(number), number):
             parent, name = self._hands.parent(step.path)
             try:
@@ -487,7 +490,7 @@ class _Apply:
         self._compare(self._new, number, step)
 
     def _compare(self, fd: int, number: int, step: Step) -> None:
-        """See that what was moved aside is what the plan saw."""
+        """Check that the file moved aside is the one that the plan saw."""
         if fingerprint_at(fd, str(number)) != step.before:
             raise _Third(step.path)
         self._seen[fd, number] = _signature(os.stat(str(number), dir_fd=fd, follow_symlinks=False))
@@ -497,7 +500,7 @@ class _Apply:
         try:
             os.mkdir(name, 0o755, dir_fd=parent)
         except FileExistsError:
-            os.close(os.open(name, OPEN_DIR, dir_fd=parent))  # the user made it too
+            os.close(os.open(name, OPEN_DIR, dir_fd=parent))  # the user created it too; fails if it is a link
             return
         fd = os.open(name, OPEN_DIR, dir_fd=parent)
         try:
@@ -506,7 +509,7 @@ class _Apply:
                 os.fchown(fd, status.st_uid, status.st_gid)
             mode = step.mode & MODE_BITS
             made = os.fstat(fd).st_mode
-            if _get_xattr(fd, _ACCESS_ACL):  # from the directory above: no wider than that says
+            if _get_xattr(fd, _ACCESS_ACL):  # inherited from the directory above: keep the mode within it
                 mode &= made | stat.S_ISVTX
             os.fchmod(fd, mode | made & stat.S_ISGID)
         finally:
@@ -524,14 +527,14 @@ class _Apply:
             parent, name = self._hands.parent(step.path)
             os.rmdir(name, dir_fd=parent)
         except OSError as error:
-            # The user removed it, made it something else or put something into it: it stays.
+            # The user removed it, replaced it or put something into it: leave it.
             if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST):
                 raise
 
-    # -- and back ------------------------------------------------------------------------------------------------------
+    # -- rollback ------------------------------------------------------------------------------------------------------
 
     def _take_back(self) -> None:
-        """Undo what was done, the last step first. The decision is on the disk before anything moves."""
+        """Roll back in reverse order. The decision is durable in the journal before the first rename."""
         if self._journal.state != "back":
             self._enter(self._journal.replace(state="back"))
         self._hands.forget()
@@ -554,19 +557,19 @@ class _Apply:
         self._finish("undone")
 
     def _take_out(self, number: int, step: Step) -> None:
-        """Take our file out of the folder again, unless the user has changed it since."""
+        """Remove our new file from the folder, unless the user has changed it since."""
         name = str(number)
         if not self._has(self._new, number):
             if not self._is_ours_at(step.path, number):
                 return
             _move(*self._hands.parent(step.path), self._new, name)
-            if not self._is_ours(self._new, name, number):  # saved this instant
+            if not self._is_ours(self._new, name, number):  # race: the user saved between the check and the rename
                 self._put_back(self._new, number, step)
         elif not self._is_ours(self._new, name, number):
             if not step.before:
                 self._put_back(self._new, number, step)
             elif not self._is_ours_at(step.path, number):
-                self._keep(self._new, number, step)  # the user has a later version, or wants none
+                self._keep(self._new, number, step)  # the user saved a later version, or deleted the file
             else:
                 self._swap_back(number, step)
 
@@ -574,7 +577,7 @@ class _Apply:
         parent, place = self._hands.parent(step.path)
         try:
             rename_exchange(self._new, str(number), parent, place)
-            if not self._is_ours(self._new, str(number), number):  # saved this instant: the latest stays
+            if not self._is_ours(self._new, str(number), number):  # race: the user just saved; the latest stays
                 rename_exchange(self._new, str(number), parent, place)
                 self._keep(self._new, number, step)
         except FileNotFoundError:
@@ -586,13 +589,13 @@ class _Apply:
         except (FileExistsError, FileNotFoundError, NotADirectoryError):
             self._keep(fd, number, step)
 
-    # -- what the user saved meanwhile ---------------------------------------------------------------------------------
+    # -- versions that the user saved during the apply -----------------------------------------------------------------
 
     def _has(self, fd: int, number: int) -> bool:
         return _find(fd, str(number)) is not None
 
     def _is_ours(self, fd: int, name: str, number: int) -> bool:
-        """Whether a name stands for the file that we built, and nobody has written to it."""
+        """Return whether a name is the file that we built, with no writes since."""
         status = _find(fd, name)
         return status is not None and _mark(status) == self._journal.built[number]
 
@@ -603,7 +606,9 @@ class _Apply:
             return False
 
     def _look_through(self) -> None:
-        """Keep everything aside that is neither our own file nor what the plan saw, or that is still written to."""
+        """Preserve every file in staging that is neither ours nor the version of the plan, or that is still open for
+        writing.
+        """
         for number, step in enumerate(self._steps):
             for fd in (self._new, self._old):
                 status = _find(fd, str(number))
@@ -616,7 +621,7 @@ class _Apply:
                     self._keep(fd, number, step)
 
     def _keep(self, fd: int, number: int, step: Step) -> None:
-        """Move a version of the user's to where the user finds it."""
+        """Move a version of the user to `aw-kept-RANDOM/`, where the user finds it."""
         hands = Hands(self._aside, self._owner)
         try:
             parts = ["kept", *step.path.split("/")]
@@ -642,7 +647,7 @@ class _Apply:
         return tuple(sorted(found))
 
     def _clean(self) -> None:
-        """Remove what lies aside, but for what the user saved."""
+        """Remove the staging directory. Versions that the user saved were moved out before."""
         if self._old >= 0 and self._journal.state != "building":
             self._look_through()
             with suppress(FileNotFoundError):
@@ -652,7 +657,7 @@ class _Apply:
 
 
 def _move(source: int, name: str, folder: int, new_name: str) -> None:
-    """Rename without replacing anything; FileExistsError if the name is taken."""
+    """Rename without replacing; raise FileExistsError if the name is taken."""
     try:
         rename_no_replace(source, name, folder, new_name)
     except OSError as error:
@@ -683,14 +688,15 @@ def _signature(status: os.stat_result) -> tuple[int, ...]:
 
 
 def _is_open_for_writing(fd: int, name: str) -> bool:
-    """Whether some program has the file open to write to it; False where the file system cannot tell."""
+    """Return whether a process has the file open for writing; False where the file system cannot tell."""
     try:
         file = os.open(name, OPEN_FILE, dir_fd=fd)
     except OSError:
         return False
     try:
-        # The kernel grants a read lease only while nobody has the file open for writing. Should somebody open it just
-        # now, the signal is one that is ignored, not SIGIO, which ends a process.
+        # The kernel grants a read lease only while no process has the file open for writing. If a process opens it
+        # during the lease, the lease-break signal is SIGURG, which is ignored by default, instead of SIGIO, which kills
+        # the process.
         fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -713,7 +719,7 @@ def _get_xattr(where: int | str, key: str) -> bytes:
 
 
 def _copy_xattrs(old: str, fd: int, *, keeps_group: bool) -> bool:
-    """Give a new file the xattrs of the one that it replaces, its ACL too; return whether it has an ACL."""
+    """Copy the xattrs of the replaced file to the new one, its ACL included; return whether it has an ACL."""
     try:
         keys = os.listxattr(old, follow_symlinks=False)
     except OSError as error:
@@ -724,7 +730,7 @@ def _copy_xattrs(old: str, fd: int, *, keeps_group: bool) -> bool:
         if key.startswith("user.") and not key.startswith("user.overlay."):
             os.setxattr(fd, key, os.getxattr(old, key, follow_symlinks=False))
         elif key.startswith("security.") and key not in _OF_CONTENT:
-            with suppress(PermissionError):  # a label that only the system may set
+            with suppress(PermissionError):  # a security label that only the system may set
                 os.setxattr(fd, key, os.getxattr(old, key, follow_symlinks=False))
     if _ACCESS_ACL not in keys:
         return False
@@ -734,7 +740,7 @@ def _copy_xattrs(old: str, fd: int, *, keeps_group: bool) -> bool:
 
 
 def _narrowed(acl: bytes) -> bytes:
-    """An ACL in which group and others may do what both could do: the file has another group now."""
+    """Return the ACL with group and others reduced to their common permissions: the group of the file has changed."""
     data = bytearray(acl)
     places = {int.from_bytes(data[at : at + 2], "little"): at + 2 for at in range(4, len(data), 8)}
     shared = data[places[_ACL_GROUP]] & data[places[_ACL_OTHER]]

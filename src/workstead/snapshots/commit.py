@@ -1,8 +1,8 @@
-"""Make a commit on a branch of the origin repository, without its work tree, its index or any hook of it.
+"""Commit to a branch of the origin repository without using its work tree, its index or its hooks.
 
 The plan is the same three-way merge as for a folder, with the parent commit as the target. The objects go in through
-`git fast-import`, which writes a pack and moves the branch, or does neither. git is called through a function that the
-caller gives: the hardened one lives elsewhere.
+`git fast-import`, which writes a pack and moves the branch, or does neither. The caller passes the function that runs
+git: the hardened implementation is elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from workstead.snapshots.objects import Objects
 
     class Git(Protocol):
-        """Runs git on a repository of the user's and gives its output; raises ToolFailed."""
+        """Run git on a repository of the user and return its output; raise ToolFailed."""
 
         def __call__(self, args: list[str], *, git_dir: str, stdin: bytes | None) -> bytes: ...
 
@@ -36,7 +36,7 @@ _ID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
 class GitCommitTree:
-    """The files of a commit, looked at one by one: the target of a plan."""
+    """The files of a commit, read one by one: the target of a plan."""
 
     def __init__(self, git: Git, git_dir: str, commit: str) -> None:
         if not _ID.fullmatch(commit):
@@ -48,7 +48,7 @@ class GitCommitTree:
         self._blobs: dict[str, bytes] = {}
 
     def _list(self, folder: str) -> dict[str, tuple[str, str, str]]:
-        """Mode, kind and id of every name in a directory of the commit."""
+        """Return mode, type and object id of every name in a directory of the commit."""
         found = self._folders.get(folder)
         if found is None:
             found = self._folders[folder] = {}
@@ -66,7 +66,7 @@ class GitCommitTree:
         return found
 
     def find(self, path: str) -> Entry | None:
-        """What the commit has at a path."""
+        """Return the entry of the commit at a path, or None."""
         above, _, name = path.rpartition("/")
         mode, kind, blob = self._list(above).get(name, ("", "", ""))
         if kind == "tree":
@@ -77,7 +77,7 @@ class GitCommitTree:
         if mode == "120000":
             return Entry(LINK, 0o777, size=len(data), target=os.fsdecode(data))
         entry = Entry(FILE, 0o755 if mode == "100755" else 0o644, size=len(data))
-        entry.target = blob  # files have no link target; the id of the blob travels with the entry
+        entry.target = blob  # files have no link target, so this field carries the blob id
         return entry
 
     def _read_blob(self, blob: str) -> bytes:
@@ -87,7 +87,7 @@ class GitCommitTree:
         return data
 
     def prefetch(self, paths: Iterable[str]) -> None:
-        """Read the files at these paths with one process."""
+        """Read the files at these paths with one git process."""
         found = []
         for path in paths:
             above, _, name = path.rpartition("/")
@@ -107,11 +107,11 @@ class GitCommitTree:
             at = end + size + 2
 
     def read(self, entry: Entry) -> bytes:
-        """The content of a file."""
+        """Return the content of a file."""
         return self._read_blob(entry.target)
 
     def digest(self, entry: Entry) -> bytes:
-        """The digest that the walker would give."""
+        """Return the digest that the walker would compute."""
         if entry.digest == NO_DIGEST:
             from hashlib import sha256
 
@@ -143,10 +143,11 @@ def make_commit(
     author: str,
     when: int,
 ) -> Commit:
-    """Commit a plan that was made for `GitCommitTree(parent)` on a branch, new or at its parent.
+    """Commit a plan that was made for `GitCommitTree(parent)` on a branch that is new or still at its parent.
 
-    `author` is `Name <mail>`, `when` seconds since the epoch. Raises Refused for a branch that is checked out
-    somewhere, OriginMoved for one that has other commits or for clashes that are not marked; then nothing is changed.
+    `author` is `Name <mail>`, `when` is in seconds since the epoch. Raise Refused for a branch that is checked out
+    somewhere, OriginMoved for a branch with other commits or for conflicts that are not marked; then nothing is
+    changed.
     """
     if not is_branch_name(branch):
         raise Invalid(f"{branch!r} is not a branch name", hint=BRANCH_HINT)
@@ -160,7 +161,7 @@ def make_commit(
         )
     ref = f"refs/heads/{branch}"
     _refuse_checked_out(git, git_dir, ref)
-    # A pattern also matches what lies below the name, so the name is compared.
+    # The pattern also matches refs below the name, so compare the name.
     refs = git(["for-each-ref", "--format=%(objectname) %(refname)", ref], git_dir=git_dir, stdin=None).decode()
     if any(line.split(" ", 1)[1] == ref and line.split(" ", 1)[0] != parent for line in refs.splitlines()):
         raise OriginMoved(f"the branch {branch} has commits of its own", hint="choose another branch name")
@@ -171,7 +172,7 @@ def make_commit(
 
 
 def _refuse_checked_out(git: Git, git_dir: str, ref: str) -> None:
-    # Moving a branch under a work tree would make all of it look changed.
+    # Moving a branch under a work tree would make every file in it look changed.
     listed = git(["worktree", "list", "--porcelain"], git_dir=git_dir, stdin=None)
     if f"branch {ref}".encode() in listed.split(b"\n"):
         raise Refused(

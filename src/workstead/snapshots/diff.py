@@ -1,7 +1,7 @@
-"""What changed between two states: as values, and as a patch that `git apply` and `patch -p1` take.
+"""Diff two states: as values, and as a patch for `git apply` and `patch -p1`.
 
-Nothing of the agent's has a say: no attributes, no ignore files, no settings. Changes inside `.git` directories are
-counted, not shown: they are git's own bookkeeping, and are never given back to the origin.
+The agent's files cannot influence the result: no attributes, no ignore files, no git configuration. Changes inside
+`.git` directories are counted, not shown: they are git's internal data and are never applied to the origin.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from workstead.snapshots.trees import Delta, Tree
 
-MAX_PATCH = 64 << 20  # bytes of a patch that is held in memory as a whole; `write_patch` has no limit
+MAX_PATCH = 64 << 20  # limit of a patch held in memory; `write_patch` has no limit
 
 
 def diff(
@@ -36,11 +36,11 @@ def diff(
     max_bytes: int = MAX_PATCH,
     may: Callable[[str], bool] | None = None,
 ) -> Diff:
-    """All changes from one state to another, sorted by path; with `text`, also the patch and the counts of lines.
+    """Return all changes from one state to another, sorted by path; with `text`, also the patch and the line counts.
 
-    `under` names the part that is compared, and paths are relative to it; "" compares everything. `binary` writes
-    binary changes so that they can be applied, instead of only marking them. A patch of more than `max_bytes` ends
-    before the first file that does not fit and is marked as truncated. With `may`, only the paths that it takes.
+    `under` is the directory to compare, and paths are relative to it; "" compares everything. `binary` writes binary
+    changes in a form that can be applied, instead of only marking them. A patch of more than `max_bytes` ends before
+    the first file that does not fit and is marked as truncated. `may` filters by path.
     """
     pairs, hidden = find_pairs(old, new, under=under, paths=paths, git_files=git_files, may=may)
     changes = []
@@ -69,13 +69,13 @@ def write_patch(
     context: int = 3,
     may: Callable[[str], bool] | None = None,
 ) -> Iterator[bytes]:
-    """The patch as bytes, in pieces of whole lines, complete whatever its size."""
+    """Yield the patch as bytes, in pieces of whole lines, without a size limit."""
     for pair in find_pairs(old, new, under=under, paths=paths, git_files=git_files, may=may)[0]:
         yield from write(old, new, pair, binary=binary, context=context)
 
 
 def has_changes(old: Tree, new: Tree, *, under: str = "work") -> bool:
-    """Whether anything differs by content, kind or mode, `.git` aside. Stops at the first."""
+    """Return whether content, type or mode of any path differs, except in `.git`. Stop at the first difference."""
     folders: dict[str, str] = {}
     for delta in compare(old, new, [under]):
         path = _inside(delta.path, under)
@@ -85,7 +85,7 @@ def has_changes(old: Tree, new: Tree, *, under: str = "work") -> bool:
         if kinds != {DIR} or (delta.old is not None and delta.new is not None):
             return True
         folders[path] = path
-    # Only directories came or went: it counts unless all that is in them is git's.
+    # Only directories were added or removed: a change unless they contain only `.git`.
     return bool(folders)
 
 
@@ -98,9 +98,9 @@ def find_pairs(
     git_files: bool = False,
     may: Callable[[str], bool] | None = None,
 ) -> tuple[list[Pair], int]:
-    """The changes with renames found, sorted by path, and how many inside `.git` were set aside.
+    """Return the changes with renames detected, sorted by path, and the number of changes omitted inside `.git`.
 
-    A path that `may` refuses is left out before renames are found: neither its name nor its content shows.
+    A path that `may` rejects is dropped before rename detection, so that neither its name nor its content leaks.
     """
     wanted = [f"{under}/{path}".strip("/") for path in paths] if paths is not None else [under]
     hidden = 0
@@ -113,7 +113,7 @@ def find_pairs(
             hidden += 1
             continue
         deltas.append((path, delta))
-    # What could not be read was not deleted: all that is known is that it is there.
+    # An unreadable directory was not deleted: all that is known is that it exists.
     unread = {path for path, delta in deltas if any(each and each.unkept for each in (delta.old, delta.new))}
     if unread:
         deltas = [(path, delta) for path, delta in deltas if not is_below(path, unread)]
@@ -139,7 +139,7 @@ def _inside(path: str, under: str) -> str:
 
 
 def is_below(path: str, places: Container[str]) -> bool:
-    """Whether a path is below one of these places."""
+    """Return whether a path is below one of these directories."""
     while path:
         path = path.rpartition("/")[0]
         if path in places:
@@ -148,7 +148,7 @@ def is_below(path: str, places: Container[str]) -> bool:
 
 
 def is_in_git(path: str) -> bool:
-    """Whether a path has a component `.git`, in any spelling that some file system takes for it."""
+    """Return whether a path has a component `.git`, in any spelling that a file system treats as equal."""
     lower = path.lower()
     if lower.isascii() and "git" not in lower:
         return False
@@ -156,17 +156,17 @@ def is_in_git(path: str) -> bool:
 
 
 def is_git_name(name: str) -> bool:
-    """Whether a name is `.git` to git, also on file systems that fold case or have short names."""
+    """Return whether git treats a name as `.git`, also on file systems that fold case or have short names."""
     folded = "".join(char for char in name.lower().rstrip(". ") if ord(char) not in _IGNORED)
     return folded in (".git", "git~1") or folded.startswith(".git:")
 
 
-# What HFS+ leaves out of names, from git's utf8.c.
+# Characters that HFS+ ignores in names, from git's utf8.c.
 _IGNORED = frozenset((*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF))
 
 
 def _is_shown_by_its_content(path: str, delta: Delta, parents: set[str]) -> bool:
-    """A directory that came or went matters by what is in it; an empty one matters itself."""
+    """Return whether an added or removed directory is shown by its files; an empty one is listed itself."""
     one_sided = delta.old is None or delta.new is None
     entry = delta.new if delta.new is not None else delta.old
     return one_sided and entry is not None and entry.kind == DIR and path in parents

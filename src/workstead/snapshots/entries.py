@@ -1,18 +1,18 @@
-"""What a directory holds, and how that becomes bytes with a digest.
+"""Directory entries, and their encoding as bytes with a digest.
 
-A tree object is the sorted list of a directory's entries. A sub-directory is named by the digest of its own tree, so
-two states share every directory that is equal in both, and comparing them skips it. Names are bytes on disk and
-surrogate-escaped text in memory.
+A tree object is the sorted list of a directory's entries. A sub-directory is referenced by the digest of its own tree,
+so two states share every equal directory, and a comparison skips it. Names are bytes on disk and surrogate-escaped text
+in memory.
 
-Over an overlay a tree holds the upper layer only. Two things then appear that no plain directory has: a whiteout hides
-the name in the layers below, and an opaque directory hides all of them. The directory on top of a stack names it.
+Over an overlay a tree holds the upper layer only. It then has two marks that no plain directory has: a whiteout hides
+the name in the lower layers, and an opaque directory hides all of them. The top directory of a stack names the stack.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from _struct import Struct  # `struct` itself is a file that only re-exports this
+from _struct import Struct  # avoids importing the pure Python wrapper `struct`
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Folder(Protocol):
-        """An open directory of a layer on the disk, which reads a file when it is asked for."""
+        """An open directory of a layer on the disk that reads files on demand."""
 
         @property
         def is_users(self) -> bool:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
             """Return the extended attributes of an entry."""
 
         def ctime_ns(self, name: str) -> int:
-            """Return the time of the last change of the inode."""
+            """Return the ctime of the inode."""
 
 
 FILE = "f"
@@ -45,19 +45,19 @@ LINK = "l"
 WHITEOUT = "w"
 LEFT_OUT = "x"
 
-# A set-id bit would come back to life with the owner that restore gives the file. It is never kept.
+# A set-id bit would be dangerous with the owner that restore sets on the file, so it is never stored.
 MODE_BITS = 0o1777
 
-_OPAQUE = 1  # dir: nothing of the layers below shows
+_OPAQUE = 1  # dir: hides the lower layers
 _SPARSE = 2  # file: had holes
-_TORN = 4  # file: changed while it was read; dir: has such a file below
-_GAPS = 8  # dir: has something left out below
+_TORN = 4  # file: changed while it was read; dir: contains such a file
+_GAPS = 8  # dir: contains an entry that was left out
 _XATTRS = 16
-_OVER = 32  # dir: lies on a stack
-_WAS = 64  # file, whiteout: the layer below had this content when it was first seen
-_TWIN = 128  # file: another name of one that was seen before
+_OVER = 32  # dir: lies on a stack of layers
+_WAS = 64  # file, whiteout: digest of the lower layer's content when the change was first seen
+_TWIN = 128  # file: hard link to a file seen before
 _HAS_TAIL = _XATTRS | _OVER | _WAS | _TWIN
-_FAR = 0x8000  # in the mode: a time before 1678 or after 2262; what is in its place then is the part below a second
+_FAR = 0x8000  # in the mode: mtime before 1678 or after 2262; the mtime field then holds the nanoseconds only
 
 _HEAD = Struct("!cBHqQ32sH")  # kind, flags, mode, mtime, size, digest, length of the name
 _SHORT = Struct("!H")
@@ -73,7 +73,7 @@ Xattrs = tuple[tuple[bytes, bytes], ...]
 class Entry:
     """One name in a directory. For a directory, `size` is the sum of the files below it.
 
-    An entry that comes from a layer on the disk has `disk` set, and its digest and xattrs are read when asked for.
+    An entry from a layer on the disk has `disk` set; its digest and xattrs are read on demand.
     """
 
     __slots__ = (
@@ -111,17 +111,17 @@ class Entry:
         self.mtime_ns = mtime_ns
         self.size = size
         self.digest = digest
-        self.target = target  # of a link; for what is left out, the reason
+        self.target = target  # of a link; for an entry that was left out, the reason
         self.xattrs = xattrs
         self.flags = flags
         self.over = over
         self.was = was
-        self.twin = twin  # the first path, such as `work/a`, that leads to the same inode; nothing on that one itself
+        self.twin = twin  # first path, such as `work/a`, of the same inode (hard link); empty on the first path itself
         self.disk = disk
 
     @property
     def unkept(self) -> bool:
-        """There is something here that no state holds: too large, too deep, too many, or not ours to read."""
+        """Whether the entry exists but is in no snapshot: too large, too deep, too many entries, or no read permission."""
         return self.kind == LEFT_OUT and self.target in ("large", "unreadable", "deep", "many")
 
     @property
@@ -138,7 +138,7 @@ class Entry:
 
     @property
     def gaps(self) -> bool:
-        """Something below this directory is left out or torn."""
+        """Whether an entry below this directory was left out or is torn."""
         return bool(self.flags & (_GAPS | _TORN))
 
     def __repr__(self) -> str:
@@ -146,12 +146,12 @@ class Entry:
 
 
 def flags(*, opaque: bool = False, sparse: bool = False, torn: bool = False, gaps: bool = False) -> int:
-    """The flag bits of an entry."""
+    """Return the flag bits of an entry."""
     return (_OPAQUE * opaque) | (_SPARSE * sparse) | (_TORN * torn) | (_GAPS * gaps)
 
 
 def encode_entry(name: str, entry: Entry) -> bytes:
-    """One entry as bytes."""
+    """Encode one entry."""
     raw = os.fsencode(name)
     bits = entry.flags & (_OPAQUE | _SPARSE | _TORN | _GAPS)
     tail = b""
@@ -185,12 +185,12 @@ def encode_entry(name: str, entry: Entry) -> bytes:
 
 
 def encode_tree(entries: Mapping[str, bytes]) -> bytes:
-    """A directory as bytes, from the encoded entries by name."""
+    """Encode a directory, from the encoded entries by name."""
     return b"".join([entries[name] for name in sorted(entries, key=os.fsencode)])
 
 
 def decode_tree(data: bytes) -> dict[str, Entry]:
-    """The entries of a directory by name."""
+    """Decode the entries of a directory, by name."""
     entries: dict[str, Entry] = {}
     at, end = 0, len(data)
     while at < end:
@@ -204,7 +204,7 @@ def decode_tree(data: bytes) -> dict[str, Entry]:
 
 
 def split_tree(data: bytes) -> dict[str, bytes]:
-    """The entries of a directory by name, still encoded: equal ones need no closer look."""
+    """Split a directory into its entries by name, still encoded: equal ones need no decoding."""
     entries: dict[str, bytes] = {}
     at, end = 0, len(data)
     while at < end:
@@ -219,14 +219,14 @@ def split_tree(data: bytes) -> dict[str, bytes]:
 
 
 def _decode_name(data: bytes, start: int, end: int) -> str:
-    name = str(data[start:end], *_CODE)  # os.fsdecode does this too, with ten more steps on the way
+    name = str(data[start:end], *_CODE)  # os.fsdecode does the same with ten more steps
     if "/" in name or name in (".", ".."):
         raise ValueError(f"a tree holds the name {name!r}")
     return name
 
 
 def _decode_tail(entry: Entry, data: bytes, at: int) -> int:
-    """Read what follows the name, and give where it ends."""
+    """Decode the fields after the name, and return the offset of their end."""
     if entry.kind in (LINK, LEFT_OUT):
         (length,) = _SHORT.unpack_from(data, at)
         entry.target = os.fsdecode(data[at + 2 : at + 2 + length])
@@ -264,17 +264,17 @@ def _decode_tail(entry: Entry, data: bytes, at: int) -> int:
 
 # -- large files -------------------------------------------------------------------------------------------------------
 
-# A file over this size is kept as a list of pieces: a log that grew, or a database that changed in one place, then
-# costs its changed pieces. The digest of such a file is the digest of its list, which depends on the content alone.
+# A larger file is stored as a list of chunks, so that a log that grew, or a database that changed in one place, costs
+# only its changed chunks. The digest of such a file is the digest of its list, which depends on the content alone.
 CHUNK = 1 << 20
 _PIECE = Struct("!Q32s")
 
 
 def encode_pieces(size: int, pieces: list[tuple[int, bytes]]) -> bytes:
-    """The list of a large file: number and digest of every piece that is not all zeros."""
+    """Encode the chunk list of a large file: number and digest of every chunk that is not all zeros."""
     return size.to_bytes(8, "big") + b"".join([_PIECE.pack(number, digest) for number, digest in pieces])
 
 
 def decode_pieces(data: bytes) -> list[tuple[int, bytes]]:
-    """Number and digest of every piece that is not all zeros."""
+    """Decode a chunk list: number and digest of every chunk that is not all zeros."""
     return [(number, digest) for number, digest in _PIECE.iter_unpack(data[8:])]

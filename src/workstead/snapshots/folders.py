@@ -1,4 +1,4 @@
-"""Directories below one that we hold, reached step by step without ever following a link; a few stay open."""
+"""Open directories below a root descriptor without following links; cache a few open descriptors."""
 
 from __future__ import annotations
 
@@ -9,36 +9,38 @@ _OPEN = 64
 
 
 class Folders:
-    """Opens directories by relative path. What it gives belongs to it and lives until others are asked for."""
+    """Open directories by relative path. The returned descriptors belong to this object and may be closed by later
+    calls.
+    """
 
     def __init__(self, root: int) -> None:
         self.root = root
         self._open: dict[str, int] = {}
 
     def close(self) -> None:
-        """Close everything, the root too."""
+        """Close all descriptors, the root included."""
         self.forget()
         os.close(self.root)
 
     def forget(self) -> None:
-        """Close what is held open below the root."""
+        """Close the cached descriptors below the root."""
         for fd in self._open.values():
             os.close(fd)
         self._open.clear()
 
     def forget_below(self, path: str) -> None:
-        """Close what is held open at a path and below: it is about to be something else."""
+        """Close the cached descriptors at a path and below, because the path is about to be replaced."""
         for each in [each for each in self._open if each == path or each.startswith(path + "/")]:
             os.close(self._open.pop(each))
 
     def open(self, path: str) -> int:
-        """A descriptor of a directory. Raises OSError, also for a link on the way."""
+        """Return a descriptor of a directory. Raise OSError, also for a symbolic link on the way."""
         if not path:
             return self.root
         fd = self._open.get(path)
         if fd is not None:
             return fd
-        # Up to the nearest one that is open, then down, keeping the last ones: neighbours are asked for next.
+        # Go up to the nearest open directory, then down, caching the last ones: neighbours are likely to be next.
         above, missing = path, []
         while above and above not in self._open:
             above, _, name = above.rpartition("/")
@@ -48,6 +50,6 @@ class Folders:
             below = os.open(name, OPEN_DIR, dir_fd=fd)
             above = f"{above}/{name}" if above else name
             if len(self._open) >= _OPEN:
-                os.close(self._open.pop(next(iter(self._open))))  # the one we stood on is not needed any more
+                os.close(self._open.pop(next(iter(self._open))))  # evict the oldest; `fd` is not needed any more
             self._open[above] = fd = below
         return fd

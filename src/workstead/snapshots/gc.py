@@ -1,10 +1,10 @@
-"""Check the store, and drop what no snapshot needs.
+"""Garbage collection of the object store: drop the objects that no snapshot needs; verify the rest.
 
-Collecting never makes a writer wait for long. What is reachable is marked without any lock; then, alone for a moment,
-the roots are read again, the few new ones are marked too, and the index forgets what is left over. From then on no
-writer can rely on it, and its bytes are removed at leisure: a pack of which nothing lives is unlinked, one of which
-little lives is written anew, compressed, together with other small ones. A crash in between leaves bytes that nobody
-names, and the next collection takes them.
+A collection never blocks a writer for long. Reachable objects are marked without a lock; then, under a short exclusive
+lock, the roots are read again, new roots are marked too, and unmarked objects are deleted from the index. From then on
+no writer can rely on them, and their bytes are removed without a lock: a pack without live objects is unlinked, a pack
+with few is rewritten, compressed, together with other small packs. A crash in between leaves unreferenced bytes, which
+the next collection removes.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from workstead.snapshots.objects import Store
 
 _SMALL_PACK = 1 << 20
-_ENOUGH_SMALL = 16  # so many small packs are joined to one
+_ENOUGH_SMALL = 16  # number of small packs from which on they are joined
 _LEFT_BEHIND_SECONDS = 60
-_WASTE = 0.3  # a pack with more than this part dead is written anew
+_WASTE = 0.3  # a pack with a larger dead fraction is rewritten
 
 
 class Collected(Value):
-    """What a collection dropped, or would drop."""
+    """The result of a collection, or of a dry run."""
 
     objects: int
     freed_bytes: int
@@ -42,16 +42,16 @@ class Collected(Value):
 
 
 class Problem(Value):
-    """Something in the store that is not as it was written."""
+    """A damaged object or pack."""
 
     where: str
     what: str
 
 
 def collect(store: Store, live_roots: Callable[[], Iterable[str]], *, dry_run: bool = False) -> Collected:
-    """Drop every object that no live root needs. `live_roots` is called twice, the second time with writers kept out.
+    """Drop every object that no live root needs. `live_roots` is called twice, the second time with writers locked out.
 
-    Raises StoreDamaged, with nothing dropped, if a live root cannot be read in full: what is damaged is not made worse.
+    Raise StoreDamaged, with nothing dropped, if a live root cannot be read in full: damage must not be made worse.
     """
     marked: set[bytes] = set()
     _mark(store, live_roots(), marked)
@@ -77,11 +77,11 @@ def collect(store: Store, live_roots: Callable[[], Iterable[str]], *, dry_run: b
 
 
 def _drop(store: Store, marked: set[bytes]) -> Collected:
-    """Make the index forget what is not marked."""
+    """Delete unmarked objects from the index."""
     store.refresh()
     counted = _count(store, marked)
     if counted.objects:
-        # First the generation: a cache that was written before must not be believed if we are killed now.
+        # Increment the generation first: if we are killed now, an older stat cache must not be trusted.
         try:
             store.next_generation()
         except OSError as error:
@@ -89,8 +89,8 @@ def _drop(store: Store, marked: set[bytes]) -> Collected:
         with store.transaction() as index:
             dead = [(digest,) for (digest,) in index.execute("SELECT digest FROM objects") if digest not in marked]
             index.executemany("DELETE FROM objects WHERE digest = ?", dead)
-        # Before a pack is removed: an index of before a power cut would say that its objects are there, and the next
-        # snapshot would rely on them.
+        # Sync before a pack is removed: after a power cut an older index would list its objects, and the next snapshot
+        # would rely on them.
         try:
             store.sync_index()
         except OSError as error:
@@ -99,14 +99,14 @@ def _drop(store: Store, marked: set[bytes]) -> Collected:
 
 
 def reachable(store: Store, roots: Iterable[str]) -> set[bytes]:
-    """The digests of everything that the roots need. Raises StoreDamaged where something is missing."""
+    """Return the digests of all objects that the roots need. Raise StoreDamaged if an object is missing."""
     marked: set[bytes] = set()
     _mark(store, roots, marked)
     return marked
 
 
 def stack_keys(store: Store, roots: Iterable[str]) -> set[str]:
-    """The lower stacks that the roots lie on: their layers must stay too."""
+    """Return the lower stacks that the roots lie on: their layers must stay too."""
     keys = set()
     for root in roots:
         if root.startswith("layer:"):
@@ -150,7 +150,7 @@ def _count(store: Store, marked: set[bytes]) -> Collected:
 
 
 def _remove_leftovers(store: Store) -> None:
-    """Temporary files whose writer is gone: it would hold a lock."""
+    """Remove temporary files of dead writers: a live writer holds a lock on its file."""
     for name in os.listdir(store.packs_path):
         if not name.startswith(packs.TEMPORARY):
             continue
@@ -161,7 +161,7 @@ def _remove_leftovers(store: Store) -> None:
             continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # A writer locks a moment after it creates: what is young may be about to be locked.
+            # A writer locks its file a moment after creating it, so a young file may not be locked yet.
             if os.fstat(fd).st_mtime < time.time() - _LEFT_BEHIND_SECONDS:
                 os.unlink(path)
         except (BlockingIOError, FileNotFoundError):
@@ -171,7 +171,7 @@ def _remove_leftovers(store: Store) -> None:
 
 
 def _tidy(store: Store) -> None:
-    """Remove packs of which nothing lives, and write anew those that are mostly waste or many and small."""
+    """Remove packs without live objects; rewrite packs that are mostly waste or small and many."""
     live: dict[int, int] = dict(
         store.index().execute("SELECT pack, SUM(stored + ?) FROM objects GROUP BY pack", (packs.RECORD.size,))
     )
@@ -190,8 +190,8 @@ def _tidy(store: Store) -> None:
 
 
 def _remove_pack(store: Store, pack: int, name: str) -> None:
-    # The file goes inside the transaction that forgets the pack. Were it forgotten first, another process could find an
-    # unknown pack, name its objects again, and rely on them after the file is gone.
+    # Unlink the file inside the transaction that deletes the pack from the index. With the opposite order another
+    # process could find an unknown pack, index its objects again, and rely on them after the file is gone.
     with store.transaction() as index:
         if index.execute("SELECT 1 FROM objects WHERE pack = ? LIMIT 1", (pack,)).fetchone() is not None:
             return
@@ -220,7 +220,7 @@ def _rewrite(store: Store, old: list[tuple[int, str]]) -> None:
             finally:
                 os.close(fd)
         packer.finish()
-        # Only objects that are still named: a concurrent collection may have dropped some since.
+        # Index only objects that are still listed: a concurrent collection may have dropped some since.
         with store.transaction() as index:
             index.execute("INSERT INTO packs (name, bytes) VALUES (?, ?)", (packer.name, packer.size))
             (new,) = index.execute("SELECT id FROM packs WHERE name = ?", (packer.name,)).fetchone()
@@ -235,7 +235,7 @@ def _rewrite(store: Store, old: list[tuple[int, str]]) -> None:
 
 
 def verify(store: Store, roots: Iterable[str] = ()) -> list[Problem]:
-    """Read every byte of the store and compare it with its digest; then see that the roots are complete."""
+    """Read every byte of the store and compare it with its digest; then check that the roots are complete."""
     problems: list[Problem] = []
     whole: set[bytes] = set()
     try:
@@ -259,7 +259,7 @@ def verify(store: Store, roots: Iterable[str] = ()) -> list[Problem]:
 
 
 def verify_pack(store: Store, name: str, pace: Callable[[int], None]) -> list[Problem]:
-    """Read one pack and compare each object with its digest; `pace` is called with the bytes of each."""
+    """Read one pack and compare each object with its digest; `pace` is called with the size of each."""
     problems: list[Problem] = []
     _verify_pack(store, name, set(), problems, pace)
     return problems

@@ -1,14 +1,14 @@
-"""The journal of one apply: a small file in the home that says how far the work in the user's folder has come.
+"""The journal of one apply: a small file in the home that records the progress in the user's folder.
 
-It lives in the home because whatever lies in the folder may come from a stranger (a cloned repository, an agent): it is
-data, never an instruction. The journal is named after the operation and is read only while the log says that this
-operation is under way.
+It is in the home because files in the folder may come from an untrusted source (a cloned repository, an agent) and must
+not control crash recovery. The journal is named after the operation and is read only while the log says that this
+operation is in progress.
 
-    building   the new files are being written aside; nothing in the folder has changed yet
-    acting     renames are under way; a crash is finished forwards
-    back       something was in the way; a crash is finished backwards
-    done       every step is done; only the leftovers are to be removed
-    undone     every step is taken back; only the leftovers are to be removed
+    building   the new files are being written to the staging directory; the folder is unchanged
+    acting     renames are in progress; crash recovery rolls forward
+    back       a conflict was found; crash recovery rolls back
+    done       every step is done; only temporary files are left to remove
+    undone     every step is rolled back; only temporary files are left to remove
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from workstead.errors import StoreDamaged
 from workstead.model.value import Value
 from workstead.system.files.durable import replace_file
 
-PREFIX = ".aw-apply-"  # of the directory in the user's folder that files are built in
-Mark = tuple[int, int, int, int]  # inode, size, mtime in nanoseconds and mode: the same until somebody writes to it
+PREFIX = ".aw-apply-"  # prefix of the staging directory in the user's folder
+Mark = tuple[int, int, int, int]  # inode, size, mtime in nanoseconds and mode: stable until a write
 STATES = ("building", "acting", "back", "done", "undone")
 _NAME_CHARACTERS = frozenset("0123456789abcdef")
 
 
 class Journal(Value):
-    """What a later process needs to finish an apply or to take it back."""
+    """The data that crash recovery needs to complete an apply or to roll it back."""
 
     folder: str
-    folder_id: tuple[int, int]  # device and inode: another directory of this name is none of our business
-    aside: str  # name of our directory in the folder
+    folder_id: tuple[int, int]  # device and inode, so that another directory of this name is not touched
+    aside: str  # name of the staging directory in the folder
     state: str = "building"
     aside_id: tuple[int, int] = (0, 0)
     stay: tuple[int, ...] = ()  # steps that had nothing to do
-    built: tuple[Mark | None, ...] = ()  # each step's new file
+    built: tuple[Mark | None, ...] = ()  # identity of each step's new file
 
 
 def is_own_name(name: str) -> bool:
-    """Whether a name is one that we give to unfinished things: a killed process of ours may have left it behind."""
+    """Return whether a name is one of our temporary names, which a killed process may have left behind."""
     if not name.startswith(".aw-"):
         return False
     random = name.removeprefix(".aw-").removeprefix("new-")
@@ -48,7 +48,7 @@ def is_own_name(name: str) -> bool:
 
 
 def new_aside() -> str:
-    """Return a name that nobody can have prepared."""
+    """Return a random name, which another process cannot have created in advance."""
     return PREFIX + os.urandom(8).hex()
 
 
@@ -58,7 +58,7 @@ def write_journal(path: str, journal: Journal) -> None:
 
 
 def read_journal(path: str) -> Journal | None:
-    """Read a journal; None if there is none. Raises StoreDamaged if it is not one that we wrote."""
+    """Read a journal; None if there is none. Raise StoreDamaged if the content is not a valid journal."""
     try:
         with open(path, "rb") as file:
             found = json.load(file)
@@ -82,7 +82,7 @@ def read_journal(path: str) -> Journal | None:
 
 
 def drop_journal(path: str) -> None:
-    """Remove a journal; none is fine."""
+    """Remove a journal. Idempotent."""
     for name in (path, f"{path}.new"):
         with suppress(FileNotFoundError):
             os.unlink(name)

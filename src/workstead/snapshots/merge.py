@@ -1,13 +1,14 @@
-"""Plan how a workspace's changes go back: three-way for every file, as values, before anything is touched.
+"""Plan how to apply a workspace's changes: a three-way merge per file, as values, before the target is touched.
 
-Base is what the agent started from, ours is the folder (or commit) now, theirs is the workspace. Only paths that the
-workspace changed are looked at, so the cost is that of the changes. What the plan finds in the target is part of it: a
-step is done only if that is still there.
+Base is the state that the agent started from, ours is the folder (or commit) now, theirs is the workspace. Only paths
+that the workspace changed are read, so the cost is that of the changes. The plan records the fingerprint of every
+target file: a step is executed only if the fingerprint still matches.
 
-A user's folder that is itself the lower layer has no version from before the user's own edits. That there were some
-shows by a ctime, or by a directory that is another one (`origins`): then the version that the snapshots preserved is
-base, or the one that an apply of ours took away and an undo put back; without either the sides are taken to clash.
-That holds for every target, a branch too: what the workspace began with does not depend on where its changes go.
+If a folder of the user is itself the lower layer, there is no copy from before the user's own edits. Such an edit is
+detected by ctime, or because a directory was replaced by another one (`origins`). Base is then the version that the
+snapshots preserved, or the version that one of our applies removed and an undo restored; without either, the two sides
+are treated as a conflict. That holds for every target, a branch too: the initial state of the workspace does not depend
+on the target of its changes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from workstead.snapshots.trees import Tree
 
     class Ours(Protocol):
-        """Where the changes go."""
+        """The target of the changes."""
 
         def find(self, path: str) -> Entry | None: ...
         def read(self, entry: Entry) -> bytes: ...
@@ -48,11 +49,11 @@ _MAX_MERGE = CHUNK
 
 
 class Folder:
-    """A folder of the user's, looked at by descriptor. Use as a context."""
+    """A folder of the user, read by descriptor. Use as a context manager."""
 
     def __init__(self, path: str) -> None:
         self._layer = DiskLayer(path, is_users=True)
-        self._absent: set[str] = set()  # paths that nothing is below
+        self._absent: set[str] = set()  # paths that do not exist, so nothing is below them
 
     def __enter__(self) -> Folder:
         return self
@@ -61,7 +62,7 @@ class Folder:
         self._layer.close()
 
     def find(self, path: str) -> Entry | None:
-        """What is at a path; never through a link."""
+        """Return the entry at a path, or None; never follow a link."""
         above, _, name = path.rpartition("/")
         found = DiskDir(self._layer, above).find(name) if above not in self._absent else None
         if found is None or found.kind != DIR:
@@ -69,7 +70,7 @@ class Folder:
         return found
 
     def read(self, entry: Entry) -> bytes:
-        """The content of a file."""
+        """Return the content of a file."""
         assert entry.disk is not None
         where, name = entry.disk
         try:
@@ -80,25 +81,25 @@ class Folder:
             return file.read()
 
     def digest(self, entry: Entry) -> bytes:
-        """The digest of a file's content."""
+        """Return the digest of a file's content."""
         if entry.digest == NO_DIGEST and entry.disk is not None:
             entry.digest = entry.disk[0].digest(entry.disk[1])
         return entry.digest
 
     def xattrs(self, entry: Entry) -> Xattrs:
-        """The xattrs of a file or directory."""
+        """Return the xattrs of a file or directory."""
         return entry.disk[0].xattrs(entry.disk[1]) if entry.disk is not None else ()
 
     def is_empty_without(self, path: str, gone: set[str]) -> bool:
-        """Whether a directory would be empty if these paths went."""
+        """Return whether a directory would be empty without these paths."""
         return all(f"{path}/{name}" in gone for name in DiskDir(self._layer, path).entries())
 
     def prefetch(self, paths: Iterable[str]) -> None:
-        """Nothing to gain on a disk."""
+        """Do nothing: a disk gains nothing from prefetching."""
 
 
 def fingerprint(ours: Ours, entry: Entry | None) -> str:
-    """What a plan remembers of the target, to see later that it is still so."""
+    """Return the fingerprint of a target entry, by which a later check detects a change."""
     if entry is None:
         return ""
     if entry.kind == FILE:
@@ -107,11 +108,11 @@ def fingerprint(ours: Ours, entry: Entry | None) -> str:
 
 
 class Since:
-    """What the workspace began with, where the user may have changed the folder that it lies on since.
+    """The initial state of a workspace, where the user may have changed the folder below it since.
 
-    `fixed_ns` is that of the stack, 0 if the workspace lies on no folder; `covers` are the trees of what its applies
-    replaced there, the oldest first; `find_was` knows the digest of what a path was when the workspace or one that it
-    is a fork of first changed it, where its present state does not.
+    `fixed_ns` is that of the stack, 0 if the workspace lies on no folder. `covers` are the trees of the entries that
+    its applies replaced there, oldest first. `find_was` returns the digest of a path from before the first change by
+    the workspace or a workspace that it is a fork of, if its present state does not have that digest.
     """
 
     def __init__(
@@ -130,20 +131,20 @@ class Since:
         self._origins = origins
 
     def is_edited(self, base: Tree, path: str, before: Entry) -> bool:
-        """Whether what looks like base was changed by the user after the workspace was made."""
+        """Return whether the user changed this entry of base after the workspace was made."""
         if not self._fixed_ns or not base.is_users(before):
             return False
         is_exchanged = self._origins is not None and self._origins.is_exchanged(path)
         return is_exchanged or base.ctime_ns(before) > self._fixed_ns
 
     def is_deleted(self, base: Tree, theirs: Tree, path: str) -> bool:
-        """Whether base has nothing at a path only because the user deleted what the workspace changed there."""
+        """Return whether base lacks a path only because the user deleted the file that the workspace changed."""
         if not self._fixed_ns or base.hides(f"work/{path}"):
             return False
         return bool(theirs.was(f"work/{path}")) or (self._origins is not None and self._origins.existed(path))
 
     def find(self, theirs: Tree, path: str) -> Entry | None:
-        """The file or link that the workspace changed here, as far as anything remembers it."""
+        """Return the original of a file or link that the workspace changed, if any record of it exists."""
         was = theirs.was(f"work/{path}")
         if not was:
             taken = self._taken_away(path)
@@ -153,10 +154,10 @@ class Since:
         return Entry(FILE, size=len(self._objects.get(was)), digest=was) if was else None
 
     def _taken_away(self, path: str) -> Entry | None:
-        """What the first apply replaced or deleted here.
+        """Return the entry that the first apply replaced or deleted at a path.
 
-        It did so because nobody had changed it: an undo that put it back has only given it another ctime. What is in a
-        deleted directory, or was replaced by something that is no file, is known in no other way.
+        The apply did so because the entry was unchanged: an undo that restored it has only changed its ctime. For files
+        in a deleted directory, and for a file replaced by another type, this is the only record.
         """
         pile = self._covers
         *above, name = path.split("/")
@@ -178,11 +179,11 @@ def plan_merge(
     since: Since | None = None,
     names: tuple[str, str] = ("origin", "workspace"),
 ) -> Plan:
-    """What giving back the changes from `base` to `theirs` would do to `ours`.
+    """Return the plan that applies the changes from `base` to `theirs` to the target `ours`.
 
-    `writer` takes the merged texts and what would be replaced, so that a plan can be done and undone later; the caller
-    commits it. `since` tells what the workspace began with if it lies on a folder of the user's.
-    `mark_conflicts` plans texts with conflict markers where the sides clash; otherwise the target keeps its version.
+    `writer` stores the merged texts and the replaced contents, so that the plan can be executed and undone later; the
+    caller commits it. `since` has the initial state of a workspace that lies on a folder of the user. `mark_conflicts`
+    plans texts with conflict markers where the sides conflict; otherwise the target keeps its version.
     """
     try:
         return _plan(_Planner(base, ours, theirs, writer, mark_conflicts, since or Since(writer), names), under, paths)
@@ -196,7 +197,7 @@ def _plan(planner: _Planner, under: str, paths: Sequence[str] | None) -> Plan:
     found = [*_made_way(base, theirs, under, paths or ()), *compare(base, theirs, wanted)]
     deltas = [(delta.path[len(under) + 1 :], delta) for delta in found]
     ours.prefetch(path for path, _ in deltas if path and not is_in_git(path))
-    unread: set[str] = set()  # what could not be read is no deletion of what was below it
+    unread: set[str] = set()  # unreadable directories: paths below them were not deleted
     for path, delta in deltas:
         if delta.new is not None and delta.new.kind == LEFT_OUT and delta.old is not None and delta.old.kind == DIR:
             unread.add(path)
@@ -207,7 +208,7 @@ def _plan(planner: _Planner, under: str, paths: Sequence[str] | None) -> Plan:
 
 
 def _made_way(base: Tree, theirs: Tree, under: str, paths: Iterable[str]) -> list[Delta]:
-    """What the workspace replaced by a directory that a chosen path is in: it has to make way here too."""
+    """Return the files that the workspace replaced by a directory above a chosen path: they must be removed here too."""
     above: set[str] = set()
     for path in paths:
         at = path.rpartition("/")[0]
@@ -241,15 +242,15 @@ class _Planner:
         self._since = since
         self._names = names
         self._puts: list[Step] = []
-        self._modes: list[Step] = []  # of directories
+        self._modes: list[Step] = []  # mode changes of directories
         self._deletes: list[Step] = []
-        self._folders: list[str] = []  # to remove if they are empty by then
+        self._folders: list[str] = []  # directories to remove if they are empty by then
         self._clashes: list[Clash] = []
         self._refused: set[str] = set()
         self._same = 0
 
     def consider(self, path: str, delta: Delta) -> None:
-        """Decide about one path."""
+        """Plan the steps for one path."""
         before, after = delta.old, delta.new
         if is_in_git(path) or ".aw-" in path:
             refused = _refused_part(path)
@@ -267,7 +268,7 @@ class _Planner:
         if after is not None and after.kind == DIR:
             self._consider_folder(path, before, after, target)
         elif before is not None and before.kind == DIR and target is not None and target.kind == DIR:
-            self._put(path, after, target)  # its files and the directory itself go first
+            self._put(path, after, target)  # the files below it and the directory itself are removed first
         else:
             self._consider_file(path, before, after, target)
 
@@ -284,7 +285,7 @@ class _Planner:
             self._puts.append(Step(path=path, action="mkdir", mode=after.mode, mtime_ns=after.mtime_ns))
 
     def _consider_mode(self, path: str, before: Entry | None, after: Entry, target: Entry) -> None:
-        """A directory on both sides: only its mode can be given back, and not to git, which has none."""
+        """Plan the mode of a directory that both sides have. git has no directory modes."""
         if before is None or before.kind != DIR or before.mode == after.mode:
             return
         if target.disk is None or target.mode == after.mode:
@@ -308,7 +309,7 @@ class _Planner:
         else:
             self._merge(path, before, after, target)
 
-    # -- what is the same ----------------------------------------------------------------------------------------------
+    # -- comparison ----------------------------------------------------------------------------------------------------
 
     def _is_same(self, before: Entry | None, after: Entry | None, target: Entry | None) -> bool:
         if after is None or target is None:
@@ -326,7 +327,7 @@ class _Planner:
         )
 
     def _is_changed(self, path: str, before: Entry | None, target: Entry | None) -> bool:
-        """Whether the target is not what the workspace started from."""
+        """Return whether the target differs from the state that the workspace started from."""
         if self._has_changed_since(path, before):
             began = self._since.find(self.theirs, path)
             return began is None or self._differs(began, began.digest, target)
@@ -342,12 +343,12 @@ class _Planner:
         return before.kind == FILE and (before.size != target.size or digest != self.ours.digest(target))
 
     def _has_changed_since(self, path: str, before: Entry | None) -> bool:
-        """Whether base is not what the workspace began with."""
+        """Return whether base differs from the initial state of the workspace."""
         if before is None:
             return self._since.is_deleted(self.base, self.theirs, path)
         return before.kind in (FILE, LINK) and self._since.is_edited(self.base, path, before)
 
-    # -- what to do ----------------------------------------------------------------------------------------------------
+    # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _put(
         self, path: str, after: Entry | None, target: Entry | None, *, mode: int = -1, merged: bytes | None = None
@@ -367,13 +368,13 @@ class _Planner:
         self._deletes.append(self._step(path, "delete", target))
 
     def _step(self, path: str, action: str, target: Entry | None) -> Step:
-        """A step that knows what it finds, which is kept for undo."""
+        """Return a step with the fingerprint of its target, whose content is stored for undo."""
         self._preserve(target)
         step = Step(path=path, action=action, before=fingerprint(self.ours, target))
         return step if target is None else step.replace(old_size=target.size, old_mtime_ns=target.mtime_ns)
 
     def _preserve(self, target: Entry | None) -> None:
-        """Keep what is about to be replaced: undo needs it."""
+        """Store the content that is about to be replaced: undo needs it."""
         if target is None or target.kind != FILE:
             return
         if target.size <= CHUNK:
@@ -382,7 +383,7 @@ class _Planner:
         keep_large(self._writer, self.ours.read(target))
 
     def _merge(self, path: str, before: Entry | None, after: Entry | None, target: Entry | None) -> None:
-        """Both sides changed it."""
+        """Merge a path that both sides changed."""
         if after is None or target is None:
             gone, stays = ("in the workspace", "here") if after is None else ("here", "in the workspace")
             reason = f"changed {stays}, deleted {gone}"
@@ -418,7 +419,7 @@ class _Planner:
         return self.base.read(before)
 
     def _with_folders(self, puts: list[Step], gone: set[str]) -> list[Step]:
-        """The steps with every directory made before something is put into it."""
+        """Insert a step that creates each missing directory before the first step that uses it."""
         result: list[Step] = []
         there: set[str] = set()
         for step in puts:
@@ -440,7 +441,7 @@ class _Planner:
         return result
 
     def finish(self) -> Plan:
-        """The plan: what goes, from the inside out, then what comes, from the outside in."""
+        """Return the plan: removals, innermost first, then additions, outermost first."""
         gone = {step.path for step in self._deletes}
         replaced = {step.path for step in self._puts if step.action != "mkdir"}
         emptied = []
@@ -456,9 +457,9 @@ class _Planner:
         puts = self._with_folders(self._puts, gone)
         blocked = tuple(f"{clash.path}/" for clash in self._clashes)
         puts = [step for step in puts if not step.path.startswith(blocked)] if blocked else puts
-        # A file that takes a directory's place finds nothing there any more.
+        # A file that replaces a directory finds no entry there any more.
         puts = [step.replace(before="") if step.before == "d" else step for step in puts]
-        # A directory is open to its owner while something is done in it.
+        # A directory stays writable for its owner while steps change its content.
         opened = [step for step in self._modes if step.mode & 0o200]
         closed = [step for step in self._modes if not step.mode & 0o200]
         return Plan(
@@ -470,7 +471,7 @@ class _Planner:
 
 
 def _mode(before: Entry | None, after: Entry, target: Entry | None) -> int:
-    """The mode to give: the target's own, unless the workspace changed it."""
+    """Return the mode to set: the target's own, unless the workspace changed it."""
     if target is None or target.kind != FILE or after.kind != FILE:
         return after.mode
     if before is not None and before.kind == FILE and before.mode == after.mode:
@@ -479,7 +480,7 @@ def _mode(before: Entry | None, after: Entry, target: Entry | None) -> int:
 
 
 def _refused_part(path: str) -> str:
-    """The path up to a name that never goes back: git's own, or one that we give to unfinished things."""
+    """Return the path up to a name that is never applied: `.git`, or one of our temporary names."""
     parts = path.split("/")
     for count, name in enumerate(parts, 1):
         if is_git_name(name) or is_own_name(name):
@@ -488,7 +489,7 @@ def _refused_part(path: str) -> str:
 
 
 def is_below(path: str, tops: set[str]) -> bool:
-    """Whether a path is below one of these."""
+    """Return whether a path is below one of these."""
     at = path.rfind("/") if tops else 0
     while at > 0:
         if path[:at] in tops:
@@ -502,16 +503,16 @@ def _is_other(entry: Entry | None) -> bool:
 
 
 def keep(writer: Writer, tree: Tree, entry: Entry) -> str:
-    """See that a file's content is in the store, and give its digest."""
+    """Ensure that a file's content is in the store, and return its digest."""
     if entry.disk is None:
-        return entry.digest.hex()  # a tree of the store keeps its contents there
+        return entry.digest.hex()  # a stored tree has its contents in the store already
     if entry.size <= CHUNK:
         return writer.put(tree.read(entry)).hex()
     return keep_large(writer, tree.read(entry)).hex()
 
 
 def keep_large(writer: Writer, data: bytes) -> bytes:
-    """Put a large content into the store as the walker would."""
+    """Store a large content in chunks, as the walker does."""
     from workstead.snapshots.entries import encode_pieces
 
     pieces = []

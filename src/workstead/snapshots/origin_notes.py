@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def take_notes(overlay: Overlay, origins: Origins) -> None:
-    """Note what the workspace's upper layer lies over now, where nothing was noted yet."""
+    """Record the origin's entries below the workspace's upper layer, for paths without a note."""
     folder = overlay.stack.layers[-1]
     if not overlay.stack.fixed_ns or not os.path.isdir(folder):
         return
@@ -46,13 +46,13 @@ def _is_there(path: str, folders: Folders) -> bool:
 
 
 def _note_folder(path: str, upper: Folders, lower: Folders, notes: Notes, origins: Origins) -> list[str]:
-    """Note one directory that both have; return those below it."""
+    """Note one directory that exists in both layers; return its sub-directories."""
     try:
         ours, theirs = upper.open(path), lower.open(path)
         if path and path not in notes.found and not origins.is_exchanged(f"{path}/"):
             notes.found[path] = identity_of(theirs)
         names = set(os.listdir(ours)).intersection(os.listdir(theirs))
-    except OSError:  # gone, closed, or no directory in the folder
+    except OSError:  # missing, no permission, or not a directory in the folder
         return []
     below = []
     for name in names:
@@ -60,6 +60,6 @@ def _note_folder(path: str, upper: Folders, lower: Folders, notes: Notes, origin
         mode = os.stat(name, dir_fd=ours, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
             below.append(each)
-        elif not stat.S_ISCHR(mode):  # a whiteout says by itself that something was there
+        elif not stat.S_ISCHR(mode):  # a whiteout already shows that there was a file
             notes.found.setdefault(each, [])
     return below

@@ -1,10 +1,10 @@
-"""Tell whether a workspace's changes were made over what the user's folder has now.
+"""Detect whether a workspace's changes were made over the files that the user's folder has now.
 
-Files in a directory that the user moved are as old as they were: their times do not tell that others stand there now.
-But the kernel notes in everything that it copies up, directories too, which inode it came from (`overlay.origin`). In
-an overlay of an ordinary user it notes only that there was one: then our own notes tell (see `notes`), and where
-there is none, a directory is taken for another one if it was renamed since, as far as its times tell (a rename changes
-its ctime alone, and the mtime of the directory above).
+When the user moves a directory, the files in it keep their timestamps, which therefore do not show that other files are
+there now. But the kernel records the original inode of everything that it copies up, directories too
+(`overlay.origin`). In an overlay of an ordinary user it records only that there was one: then our own notes are used
+(see `notes`). The fallback without a note: a directory is treated as replaced if its timestamps show a rename since (a
+rename changes only its ctime, and the mtime of the parent directory).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Handle(ctypes.Structure):
 
 
 class Origins:
-    """Compares the layers of one workspace with the folder of the user's at their bottom. Use as a context."""
+    """Compare the layers of one workspace with the user's folder at the bottom. Use as a context manager."""
 
     def __init__(self, overlay: Overlay) -> None:
         *own, folder = overlay.stack.layers
@@ -53,7 +53,7 @@ class Origins:
         self._opened.close()
 
     def is_exchanged(self, path: str) -> bool:
-        """Whether a directory above a path is another than the one that the workspace changed something in."""
+        """Return whether a directory above a path was replaced since the workspace changed something in it."""
         new, above = [], path.rpartition("/")[0]
         while above not in self._known:
             new.append(above)
@@ -65,7 +65,7 @@ class Origins:
         return found
 
     def existed(self, path: str) -> bool:
-        """Whether a changed file, or a directory that it is in, was in the folder when it was changed first."""
+        """Return whether a changed file, or a directory above it, was in the folder when it was first changed."""
         while path:
             if self._notes.has_file(path):
                 return True
@@ -73,7 +73,7 @@ class Origins:
             for folders in self._own:
                 with suppress(OSError):
                     there = f"/proc/self/fd/{folders.open(above)}/{name}"
-                    # Only the lowest layer that has it was copied up from the folder; the others from that layer.
+                    # Only the lowest layer with the file was copied up from the folder; the others from that layer.
                     if self._key in os.listxattr(there, follow_symlinks=False):
                         return True
                     break
@@ -94,9 +94,9 @@ class Origins:
         try:
             now = self._folder.open(path)
         except (FileNotFoundError, NotADirectoryError):
-            return False  # it is gone, which shows
+            return False  # missing, which other checks detect
         except PermissionError:
-            return True  # nobody knows
+            return True  # unknown: assume that it was replaced
         for folders in self._own:
             with suppress(OSError):
                 noted = os.getxattr(folders.open(path), self._key)
@@ -104,7 +104,7 @@ class Origins:
                     return (noted[_TYPE_AT], noted[_HANDLE_AT:]) != _handle_of(now)
                 another = self._notes.is_another(path, now)
                 return self._looks_renamed(path, os.fstat(now)) if another is None else another
-        # Removed or made anew by the agent: nothing tells which one it was but the time of the last change.
+        # Removed or created again by the agent: only the ctime is left to tell.
         return os.fstat(now).st_ctime_ns > self._fixed_ns
 
     def _looks_renamed(self, path: str, status: os.stat_result) -> bool:

@@ -1,11 +1,11 @@
-"""One file for all new objects of a snapshot: written once, synced once, renamed into place, never changed.
+"""Packs: one immutable file for all new objects of a snapshot, written once, synced once, renamed into place.
 
     CARRELP1 | record… | end
     record    digest (32) · coding (1: r raw, z zstd) · raw length (8) · stored length (8) · bytes
     end       32 zeros · `e` · number of records (8) · 0 (8)
 
-A pack appears under its name only when it is complete and on the disk, so what a killed writer leaves is a temporary
-file that nobody refers to. A writer holds a lock on its temporary file; `collect` removes those that nobody locks.
+A pack appears under its name only when it is complete and durable, so a killed writer leaves only an unreferenced
+temporary file. A writer holds a lock on its temporary file; `collect` removes unlocked ones.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ SUFFIX = ".pack"
 TEMPORARY = ".new-"
 
 _FLUSH = 4 << 20
-# Loading zstd costs more time than a few small files are worth; `collect` compresses them when it joins packs.
+# Importing zstd takes longer than compressing a few small files saves; `collect` compresses them when it joins packs.
 _WORTH_LOADING = 64 << 10
-_SMALL = 256  # nothing is gained below
+_SMALL = 256  # smaller objects are not compressed
 
 
 class Damaged(Exception):
-    """Bytes in the store are not what they were when they were written."""
+    """Bytes in the store differ from the bytes that were written."""
 
 
 class Packer:
-    """Writes one pack. Nothing is visible before `finish`; `abandon` leaves nothing behind."""
+    """Write one pack. Nothing is visible before `finish`; `abandon` removes the temporary file."""
 
     def __init__(self, folder: str, *, compress: bool = False) -> None:
         self._folder = folder
@@ -51,7 +51,7 @@ class Packer:
         self._fd = os.open(self._temporary, flags, 0o600)
         self._buffer = bytearray(MAGIC)
         self._flushed = 0
-        self._waiting = 0  # bytes that came before compressing was worth it
+        self._waiting = 0  # bytes added before compression was worthwhile
         self._compress = compress
         self.rows: list[tuple[bytes, int, bytes, int, int]] = []  # digest, offset, coding, raw length, stored length
         try:
@@ -73,7 +73,7 @@ class Packer:
         self.append(digest, coding, len(data), stored)
 
     def append(self, digest: bytes, coding: bytes, raw_length: int, stored: bytes) -> None:
-        """Append one object as it is stored."""
+        """Append one object in its stored encoding."""
         self._buffer += RECORD.pack(digest, coding, raw_length, len(stored))
         self.rows.append((digest, self.size, coding, raw_length, len(stored)))
         self._buffer += stored
@@ -102,7 +102,7 @@ class Packer:
         sync_names(self._folder)
 
     def abandon(self) -> None:
-        """Leave nothing behind, unless it is finished already."""
+        """Remove the temporary file, unless the pack is finished."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -113,7 +113,7 @@ class Packer:
 
 
 def zstd_of_this_python() -> Any:
-    """The compressor of this Python, or None."""
+    """Return the zstd module of this Python, or None."""
     try:
         from backports import zstd
     except ImportError:
@@ -125,7 +125,7 @@ def zstd_of_this_python() -> Any:
 
 
 def squeeze(data: bytes) -> tuple[bytes, bytes]:
-    """The data compressed if that pays, else as it is. Media and archives show in their first 64 KB."""
+    """Compress the data if that saves space, else return it as is. Media and archives show in their first 64 KB."""
     zstd = zstd_of_this_python()
     if zstd is None:
         return RAW, data
@@ -138,7 +138,7 @@ def squeeze(data: bytes) -> tuple[bytes, bytes]:
 
 
 def unsqueeze(coding: bytes, stored: bytes) -> bytes:
-    """The data again."""
+    """Decompress the data."""
     if coding == RAW:
         return stored
     zstd = zstd_of_this_python()
@@ -152,9 +152,9 @@ def unsqueeze(coding: bytes, stored: bytes) -> bytes:
 
 
 def read_object(fd: int, digest: bytes, offset: int, coding: bytes, stored_length: int) -> bytes:
-    """One object of an open pack, verified."""
+    """Read and verify one object of an open pack."""
     stored = os.pread(fd, stored_length, offset)
-    while len(stored) < stored_length:  # one read gives at most 2 GB, and less when interrupted
+    while len(stored) < stored_length:  # one read returns at most 2 GB, and less when interrupted
         more = os.pread(fd, stored_length - len(stored), offset + len(stored))
         if not more:
             raise Damaged("the pack is too short")
@@ -166,7 +166,7 @@ def read_object(fd: int, digest: bytes, offset: int, coding: bytes, stored_lengt
 
 
 def read_rows(fd: int) -> Iterator[tuple[bytes, int, bytes, int, int]]:
-    """Digest, offset, coding, raw and stored length of every record. Raises Damaged where the pack makes no sense."""
+    """Yield digest, offset, coding, raw and stored length of every record. Raise Damaged if the pack is malformed."""
     size = os.fstat(fd).st_size
     if os.pread(fd, len(MAGIC), 0) != MAGIC:
         raise Damaged("not a pack")

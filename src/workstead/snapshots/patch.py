@@ -1,4 +1,4 @@
-"""Write one change as git writes it, so that `git apply` and `patch -p1` take it."""
+"""Write one change in git's patch format, for `git apply` and `patch -p1`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from workstead.snapshots.text_diff import Edit, Group
     from workstead.snapshots.trees import Tree
 
-MAX_TEXT = 64 << 20  # a file over this is shown as binary
+MAX_TEXT = 64 << 20  # a larger file is shown as binary
 _KINDS = {FILE: "file", LINK: "link", DIR: "dir", LEFT_OUT: "other"}
-_CONTEXT = 3  # of the hunks that can be chosen
+_CONTEXT = 3  # lines of context of hunks that can be selected
 
 
 def describe(old: Tree, new: Tree, pair: Pair, *, text: bool, binary: bool, context: int) -> tuple[Change, list[bytes]]:
-    """A change as a value, and with `text` its patch in pieces."""
+    """Return a change as a value, and with `text` its patch in pieces."""
     before, after = pair.old, pair.new
     kept = after if after is not None else before
     assert kept is not None
@@ -62,7 +62,7 @@ def describe(old: Tree, new: Tree, pair: Pair, *, text: bool, binary: bool, cont
 
 
 def write(old: Tree, new: Tree, pair: Pair, *, binary: bool, context: int) -> Iterator[bytes]:
-    """The patch of a change, piece by piece."""
+    """Yield the patch of a change, piece by piece."""
     yield from _note(pair)
     for each in _shown(old, new, pair):
         yield from each.head(binary=binary)
@@ -72,7 +72,7 @@ def write(old: Tree, new: Tree, pair: Pair, *, binary: bool, context: int) -> It
 
 
 def find_hunks(old: Tree, new: Tree, pair: Pair) -> list[tuple[Hunk, Group]]:
-    """The hunks that can be chosen one by one: those of a text that stands at the same path in both states."""
+    """Return the hunks that can be selected one by one: those of a text at the same path in both states."""
     if not _has_hunks(pair):
         return []
     return [(_hunk(group, piece), group) for each in _shown(old, new, pair) for group, piece in each.hunks(_CONTEXT)]
@@ -95,7 +95,7 @@ def _hunk(group: Group, piece: bytes) -> Hunk:
 
 
 def _note(pair: Pair) -> Iterator[bytes]:
-    """A line, which programs that apply a patch skip, about something that a state has but does not hold."""
+    """Yield a comment line, which patch programs skip, about an entry that exists but is in no snapshot."""
     for entry, path in ((pair.old, pair.old_path), (pair.new, pair.new_path)):
         if entry is not None and entry.unkept:
             yield b"Not in this patch: %s (%s)\n" % (quote(path), entry.target.encode())
@@ -103,7 +103,7 @@ def _note(pair: Pair) -> Iterator[bytes]:
 
 
 def _shown(old: Tree, new: Tree, pair: Pair) -> Iterator[_Shown]:
-    """What a patch has of a change. A change of kind is written as git writes it: one goes, another comes."""
+    """Yield the patches of a change. Like git, write a change of type as a deletion and an addition."""
     if any(entry is not None and entry.unkept for entry in (pair.old, pair.new)):
         return
     before, after = (
@@ -117,7 +117,7 @@ def _shown(old: Tree, new: Tree, pair: Pair) -> Iterator[_Shown]:
 
 
 class _Shown:
-    """The patch of one file: its head, then either hunks or a binary tail."""
+    """The patch of one file: its header, then either hunks or a binary section."""
 
     def __init__(self, old: Tree, new: Tree, pair: Pair, before: Entry | None, after: Entry | None) -> None:
         self._old, self._new, self._pair = old, new, pair
@@ -140,7 +140,7 @@ class _Shown:
             self.edits = edits(a, b)
 
     def head(self, *, binary: bool) -> Iterator[bytes]:
-        """All lines before the first hunk."""
+        """Yield all lines before the first hunk."""
         pair, before, after = self._pair, self._before, self._after
         old_mode, new_mode = git_mode(before), git_mode(after)
         old_name, new_name = quote(f"a/{pair.old_path}"), quote(f"b/{pair.new_path}")
@@ -158,7 +158,7 @@ class _Shown:
                 b"rename to %s\n" % quote(pair.new_path),
             )
         if not self._is_same:
-            size = 40 if self.is_binary and binary else 10  # `git apply` wants the whole id of a binary file
+            size = 40 if self.is_binary and binary else 10  # `git apply` needs the full id of a binary file
             suffix = b" " + new_mode if before is not None and after is not None and old_mode == new_mode else b""
             ids = [
                 _git_id(tree, entry, data, exact=binary)[:size]
@@ -166,19 +166,19 @@ class _Shown:
             ]
             lines.append(b"index %s..%s%s\n" % (*ids, suffix))
         elif not lines:
-            return  # where git has no word for it (0600 to 0640), the patch says nothing
+            return  # git cannot express this change (0600 to 0640), so the patch omits it
         if self.edits:
             lines.append(b"--- %s\n" % (_file_name(old_name) if before is not None else b"/dev/null"))
             lines.append(b"+++ %s\n" % (_file_name(new_name) if after is not None else b"/dev/null"))
         yield b"diff --git %s %s\n" % (old_name, new_name) + b"".join(lines)
 
     def hunks(self, context: int) -> Iterator[tuple[Group, bytes]]:
-        """The hunks with their text; none of a binary file."""
+        """Yield the hunks with their text; none for a binary file."""
         for group in groups(self._a, self.edits, context):
             yield group, hunk(self._a, self._b, group)
 
     def tail(self, *, binary: bool) -> Iterator[bytes]:
-        """What stands in place of the hunks of a binary file: its content, or only that it differs."""
+        """Yield the binary section that replaces the hunks: the content, or a line that the files differ."""
         if not self.is_binary:
             return
         if binary:
@@ -201,12 +201,12 @@ def _content(tree: Tree, entry: Entry | None) -> bytes | None:
 
 
 def is_binary(data: bytes) -> bool:
-    """What git takes for binary."""
+    """Return whether git treats the data as binary."""
     return b"\0" in data[:8000]
 
 
 def git_mode(entry: Entry | None) -> bytes:
-    """The mode that git would keep."""
+    """Return the mode that git would store."""
     if entry is None:
         return b"000000"
     if entry.kind == LINK:
@@ -215,9 +215,10 @@ def git_mode(entry: Entry | None) -> bytes:
 
 
 def _git_id(tree: Tree, entry: Entry | None, data: bytes, *, exact: bool) -> bytes:
-    """The object id that git would give a content, which is read piece by piece where `data` is not there.
+    """Return git's object id of a content, which is read piece by piece if `data` is absent.
 
-    Unless it has to be exact, a file that is too large for text has an id of ours: to read it all takes seconds."""
+    Unless `exact`, a file too large for a text diff gets an id of our own: reading all of it takes seconds.
+    """
     if entry is None:
         return b"0" * 40
     if entry.size > MAX_TEXT and not exact:
@@ -230,7 +231,7 @@ def _git_id(tree: Tree, entry: Entry | None, data: bytes, *, exact: bool) -> byt
 
 
 def _pieces(tree: Tree, entry: Entry | None) -> Iterator[bytes]:
-    """The content of a file or link from its beginning to its end, whatever its size."""
+    """Yield the content of a file or link in order, whatever its size."""
     if entry is None:
         return
     if entry.kind == LINK:
@@ -249,7 +250,7 @@ def _zeros(count: int) -> Iterator[bytes]:
         yield bytes(min(CHUNK, count - at))
 
 
-_LINE = 52  # bytes of content in a line of a binary patch
+_LINE = 52  # content bytes per line of a binary patch
 
 
 def _literal(tree: Tree, entry: Entry | None) -> Iterator[bytes]:
@@ -283,7 +284,7 @@ _ESCAPES = {7: b"\\a", 8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f",
 
 
 def quote(path: str) -> bytes:
-    """A path as git writes it: in quotes and escaped if it holds anything but plain characters."""
+    """Return a path as git writes it: quoted and escaped if it has special characters."""
     raw = os.fsencode(path)
     if all(32 <= byte < 127 and byte not in (34, 92) for byte in raw):
         return raw
@@ -292,5 +293,5 @@ def quote(path: str) -> bytes:
 
 
 def _file_name(quoted: bytes) -> bytes:
-    # Without the tab, `patch` takes what follows a space for a time.
+    # Without the tab, `patch` parses the text after a space as a timestamp.
     return quoted + b"\t" if b" " in quoted and not quoted.startswith(b'"') else quoted

@@ -1,4 +1,4 @@
-"""Find what was renamed: a file that went and one that came with the same or nearly the same lines."""
+"""Detect renames: pair a removed file with an added file of equal or similar lines."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from workstead.snapshots.entries import Entry
     from workstead.snapshots.trees import Tree
 
-_MAX_PAIRS = 4_000  # comparisons for similar renames; beyond, only exact ones are found
+_MAX_PAIRS = 4_000  # limit of comparisons for similar renames; beyond it only exact ones are found
 _MAX_BYTES = 1 << 20
-_SIMILAR = 50  # per cent
+_SIMILAR = 50  # percent
 
 
 class Pair:
-    """One change with what is needed to show it."""
+    """One change with the data needed to show it."""
 
     __slots__ = ("new", "new_path", "old", "old_path", "similarity")
 
@@ -42,7 +42,7 @@ def find_renames(old: Tree, new: Tree, removed: list[Pair], added: list[Pair]) -
         return removed + added
     pairs: list[Pair] = []
     by_digest: dict[bytes, list[Pair]] = {}
-    # Contents are read only where a size is on both sides: otherwise all that was removed would be read.
+    # Read contents only if a size occurs on both sides: otherwise every removed file would be read.
     sizes = {pair.new.size for pair in added if pair.new is not None and pair.new.size}
     for pair in removed:
         if pair.old is not None and pair.old.size in sizes:
@@ -95,7 +95,7 @@ def _find_similar(old: Tree, new: Tree, removed: list[Pair], added: list[Pair]) 
 
 
 def _bag(tree: Tree, entry: Entry | None) -> dict[bytes, int]:
-    """How often each line occurs; nothing for what is no text."""
+    """Return how often each line occurs; empty if the file is not text."""
     if entry is None or not 0 < entry.size <= _MAX_BYTES:
         return {}
     data = tree.read(entry)

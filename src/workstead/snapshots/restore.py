@@ -1,10 +1,10 @@
-"""Bring a kept state back: only what differs is touched, through the view that the agent sees.
+"""Restore a snapshot: write only the differences, through the mount that the agent sees.
 
-The order makes every crash harmless. What is in the way goes first, then directories and files come from the outside
-in, modes and times of directories last and from the inside out. Nothing is remembered between runs: whoever starts the
-same restore again compares again and finishes what is left, temporary files of the first attempt included.
+The order makes every crash harmless. Conflicting entries are removed first, then directories and files are created from
+the outside in, then modes and times of directories are set from the inside out. Restore keeps no state: a retry
+compares again and completes the rest, and also removes temporary files of the first attempt.
 
-Writing goes through the mount, never into the upper layer below it: the kernel caches what it saw there.
+Writes go through the mount, never into the upper layer below it: the kernel caches the content of the upper layer.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ def restore(
     owner: tuple[int, int] | None = None,
     limits: Limits = LIMITS,
 ) -> Restored:
-    """Make the workspace, or the given paths in it (such as `work/src`), what it was at `root`.
+    """Restore the workspace, or the given paths in it (such as `work/src`), to its state at `root`.
 
-    The caller keeps the agent still and has taken a snapshot of the present; if it names that as `back_to`, an error on
-    the way (a full disk) brings the present back before it is raised. Killed, the same call finishes when started
-    again. `owner` is given to what is made when we are root; by default the owner of the `work` directory.
+    The caller keeps the agent from running and has taken a snapshot of the present state; if it passes that as
+    `back_to`, an error (a full disk) rolls back to it before the error is raised. After a crash, the same call
+    completes the restore. `owner` is set on new files when we are root; the default is the owner of the `work`
+    directory.
     """
     if paths is not None:
         for path in paths:
@@ -91,7 +92,7 @@ def _go_to(
                 _Restore(now, target, place, owner, total).run(deltas)
                 break
             except OSError as error:
-                # Somebody moves things while we work: look again. A full disk and the like stay what they are.
+                # Another process is changing the files: compare again. A full disk and similar errors are not retried.
                 if error.errno not in _MOVED or attempt == _TRIES - 1:
                     raise from_os(error, "restoring the workspace") from error
     return Restored(
@@ -119,7 +120,7 @@ class _Counts:
 
 
 class _Restore:
-    """One pass from what is to what shall be."""
+    """One pass from the present state to the target."""
 
     def __init__(self, now: Tree, target: Tree, place: Place, owner: tuple[int, int] | None, counts: _Counts) -> None:
         self._now = now
@@ -128,14 +129,14 @@ class _Restore:
         self._owner = owner
         self._counts = counts
         self._parts: dict[str, Hands] = {}
-        self._stirred: set[str] = set()  # directories whose time or mode moved
-        self._there: set[str] = set()  # directories that exist by now
-        self._unkept: set[str] = set()  # in no snapshot, so it stays as it is, with all that is below it
-        self._blocked: set[str] = set()  # that, and directories with something like it below
-        self._twins: list[tuple[str, Entry | None, Entry]] = []  # names of a file that has others
+        self._stirred: set[str] = set()  # directories whose mtime or mode was changed by us
+        self._there: set[str] = set()  # directories known to exist
+        self._unkept: set[str] = set()  # in no snapshot, so they stay unchanged, with everything below
+        self._blocked: set[str] = set()  # the same, and directories above them
+        self._twins: list[tuple[str, Entry | None, Entry]] = []  # names of files with several hard links
 
     def run(self, deltas: list[Delta]) -> None:
-        """Do it. Raises OSError."""
+        """Execute the restore. Raise OSError."""
         try:
             deltas = self._without_unkept(deltas)
             self._remove(deltas)
@@ -145,10 +146,10 @@ class _Restore:
             for hands in self._parts.values():
                 hands.close()
 
-    # -- where ---------------------------------------------------------------------------------------------------------
+    # -- directories ---------------------------------------------------------------------------------------------------
 
     def _hands(self, path: str) -> tuple[Hands, str]:
-        """The hands for a part of the workspace, and the path in it."""
+        """Return the writer for a part of the workspace, and the path in it."""
         part, _, rest = path.partition("/")
         if part in NOTES:
             part, rest = "", path
@@ -168,7 +169,7 @@ class _Restore:
             return open_part(root, ".")
         if part == "work" and self._place.work:
             return open_work(self._place)
-        if part == "output":  # whatever the agent put there, it keeps it under another name
+        if part == "output":  # if the agent replaced it, rename the replacement
             status = os.lstat(root)
             make_parts(root, (part,), self._owner or (status.st_uid, status.st_gid), move_aside=True)
         return open_part(root, part)
@@ -178,10 +179,10 @@ class _Restore:
         if above:
             self._stirred.add(above)
 
-    # -- what --------------------------------------------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------------------------------
 
     def _without_unkept(self, deltas: list[Delta]) -> list[Delta]:
-        """What can be done without losing something that no snapshot has."""
+        """Drop the changes that would lose files that are in no snapshot."""
         for delta in deltas:
             if delta.old is not None and delta.old.unkept and (delta.new is None or delta.new.kind != LEFT_OUT):
                 self._unkept.add(delta.path)
@@ -195,8 +196,8 @@ class _Restore:
         return [delta for delta in deltas if delta.path not in self._unkept and not is_below(delta.path, self._unkept)]
 
     def _remove(self, deltas: Iterable[Delta]) -> None:
-        """Take away what is not in the target, or is of another kind there."""
-        gone = ""  # below this, everything is gone already
+        """Remove entries that are not in the target, or have another type there."""
+        gone = ""  # everything below this path is removed already
         for delta in deltas:
             old, new = delta.old, delta.new
             if old is None or (new is not None and new.kind in (old.kind, LEFT_OUT)):
@@ -206,7 +207,7 @@ class _Restore:
             if new is not None and old.kind != DIR and new.kind != DIR and old.kind != LEFT_OUT:
                 continue  # replaced by a rename
             if delta.path in self._blocked:
-                continue  # its other files are removed one by one, as they come
+                continue  # its other files are removed one by one below
             hands, path = self._hands(delta.path)
             if not path:
                 continue  # `work` and `output` themselves stay
@@ -217,7 +218,7 @@ class _Restore:
             gone = delta.path + "/"
 
     def _make(self, deltas: Iterable[Delta]) -> None:
-        """Make directories and put files and links, the outer ones first."""
+        """Create directories, files and links, the outer ones first."""
         for delta in deltas:
             old, new = delta.old, delta.new
             if new is None or (delta.path in self._blocked and new.kind != DIR):
@@ -241,13 +242,13 @@ class _Restore:
                 self._twins.append((delta.path, old, new))
             elif self._put(hands, path, old, new):
                 self._stir(delta.path)
-        for where, old, new in self._twins:  # when the first name of each is in place
+        for where, old, new in self._twins:  # after the first name of each exists
             hands, path = self._hands(where)
             if self._join(hands, where, new) or self._put(hands, path, old, new):
                 self._stir(where)
 
     def _join(self, hands: Hands, where: str, new: Entry) -> bool:
-        """Make it another name of its file again; False if the first name does not lead to that file now."""
+        """Make a path a hard link to its file again; False if the first name is not that file now."""
         first = self._target.find(new.twin)
         part, rest = new.twin.partition("/")[::2]
         if first is None or first.kind != FILE or first.digest != new.digest or part != where.partition("/")[0]:
@@ -258,7 +259,7 @@ class _Restore:
         return True
 
     def _make_above(self, path: str) -> None:
-        """Make the directories above a chosen path that are gone, in place of whatever stands there now."""
+        """Create missing directories above a chosen path, replacing other entries in their place."""
         above = path.rpartition("/")[0]
         if above in self._there or "/" not in above:
             return
@@ -276,7 +277,7 @@ class _Restore:
                 self._stirred.add(each)
 
     def _put(self, hands: Hands, path: str, old: Entry | None, new: Entry) -> bool:
-        """Put a file or link there; False if what is there only had to be adjusted."""
+        """Write a file or link; False if the existing one only needed new metadata."""
         if new.kind == LINK:
             if old is not None and old.kind == LINK and old.target == new.target:
                 hands.set_link_time(path, new.mtime_ns)
@@ -312,10 +313,10 @@ class _Restore:
         if above and above not in self._stirred:
             hands, rest = self._hands(above)
             if rest and hands.open_up(rest):
-                self._stirred.add(above)  # its own mode comes back at the end
+                self._stirred.add(above)  # its own mode is restored at the end
 
     def _settle(self, deltas: Iterable[Delta]) -> None:
-        """Give directories their modes and times, the inner ones first."""
+        """Set modes and times of directories, the inner ones first."""
         changed = {delta.path: delta.new for delta in deltas if delta.new is not None and delta.new.kind == DIR}
         for path in sorted(changed.keys() | self._stirred, key=lambda path: (-path.count("/"), path)):
             entry = changed.get(path) or self._target.find(path)

@@ -1,4 +1,4 @@
-"""Which snapshots may go: the base, the last and labelled ones stay, others thin out with age. A pure function."""
+"""Retention: keep the base, the latest and labelled snapshots; thin out others with age. A pure function."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def thin(
     hourly_seconds: float = 7 * _DAY,
     daily_seconds: float = 90 * _DAY,
 ) -> tuple[Snapshot, ...]:
-    """The snapshots of one workspace that may be dropped, oldest first.
+    """Return the snapshots of one workspace that may be deleted, oldest first.
 
     Everything younger than `keep_all_seconds` stays; then the last of each hour until `hourly_seconds`, and the last of
-    each day until `daily_seconds`. What a clock set back dates in the future counts as young.
+    each day until `daily_seconds`. A snapshot dated in the future (the clock was set back) counts as young.
     """
     ordered = sorted(snapshots, key=lambda each: each.taken_at)
     kept_slots: set[tuple[str, int]] = set()

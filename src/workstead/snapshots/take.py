@@ -1,4 +1,4 @@
-"""Take a snapshot of a workspace, or look at what it holds now."""
+"""Take a snapshot of a workspace, or read its present state without storing it."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def take(
     live: bool = False,
     limits: Limits = LIMITS,
 ) -> Taken:
-    """Keep the state of a workspace and give its root, durable when this returns.
+    """Store the state of a workspace and return its root, durable when this returns.
 
-    `previous` is the root of the last snapshot: it knows what a change began from when the user has edited that since.
-    `live` says that an agent may be running: the result is marked, and nothing new goes into the stat cache. Call it
-    inside `store.hold()` together with the record of the root. Raises DiskFull, StoreFull; then nothing was kept.
+    `previous` is the root of the last snapshot: it has the original of a change when the user has edited that since.
+    `live` says that an agent may be running: the result is marked, and nothing new goes into the stat cache. Call this
+    inside `store.hold()` together with the record of the root. Raise DiskFull or StoreFull; then nothing was stored.
     """
     with store.hold(), store.writer() as writer:
         generation = store.generation()
@@ -80,8 +80,8 @@ def look(
     contents: bool = False,
     limits: Limits = LIMITS,
 ) -> Iterator[Tree]:
-    """The state of a workspace now, without keeping it. `contents` makes the files readable, not only comparable."""
-    # What the cache names must not be dropped while we look at it.
+    """Yield the present state of a workspace without storing it. With `contents`, files can be read, not only compared."""
+    # Objects that the cache refers to must not be dropped meanwhile.
     with store.hold(), Scratch(store, contents=contents) as scratch:
         generation = store.generation()
         key = _cache_key(place, limits)
@@ -93,7 +93,7 @@ def look(
 
 
 def with_own_stack(place: Place, find_stack: FindStack) -> Callable[[str], Stack | None]:
-    """Find stacks, the workspace's own without asking."""
+    """Return a stack finder that knows the workspace's own stack without a lookup."""
     own = place.overlay.stack if place.overlay is not None else None
     return lambda key: own if own is not None and own.key == key else find_stack(key)
 
@@ -108,11 +108,11 @@ def _gaps(tree: Tree) -> tuple[tuple[LeftOut, ...], tuple[str, ...]]:
     return tuple(sorted(left_out, key=lambda each: each.path)), tuple(sorted(torn))
 
 
-# -- the walk of the parts ---------------------------------------------------------------------------------------------
+# -- the walk over `work`, `output` and the rest --------------------------------------------------------------------
 
 
 class _Seen:
-    """The parts of a workspace put together."""
+    """The combined result of walking the parts of a workspace."""
 
     def __init__(self) -> None:
         self.root = ""
@@ -134,15 +134,15 @@ class _Seen:
 
 
 def _cache_key(place: Place, limits: Limits) -> str:
-    """What a cache belongs to: another place, other limits or another boot, and it is not believed.
+    """Return the key of a stat cache: another directory, other limits or another boot invalidate it.
 
-    A power cut may leave a file with the size and times that it had and with zeros for a content, and the cache that
-    has seen it before. So after each boot everything is read once.
+    After a power cut a file may have its old size and times but zeros as content, while the cache still describes the
+    old content. So after each boot everything is read once.
     """
     overlay = place.overlay
     if overlay is None:
         return "\0".join((this_boot(), place.work or place.root, str(limits)))
-    stack = overlay.stack  # not its key, which is another after an apply: what is in the upper layer stays as it was
+    stack = overlay.stack  # not its key, which an apply changes while the upper layer stays the same
     return "\0".join((this_boot(), overlay.upper, *stack.layers, stack.marks, str(stack.fixed_ns), str(limits)))
 
 
@@ -157,7 +157,7 @@ def _see(
     keep_was: bool,
     earlier: Tree | None = None,
 ) -> _Seen:
-    # 50,000 tuples are made and kept: the collector would look at all of them again and again for nothing.
+    # 50,000 tuples are created and kept: Python's garbage collector would scan all of them repeatedly for nothing.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -192,7 +192,7 @@ def _see_parts(
         try:
             fd = open_part(place.root, "output")
         except PartReplaced as replaced:
-            if replaced.details["kind"]:  # the agent put something else there
+            if replaced.details["kind"]:  # the agent replaced it by something else
                 seen.add("output", Entry(LEFT_OUT, target="foreign"), 0)
         else:
             try:
@@ -211,7 +211,7 @@ def _see_parts(
 
 
 def _see_root(seen: _Seen, sink: Sink, cached: Directories, *, trust: bool) -> None:
-    """The top of the tree; if it is the one of last time, the store is not even opened."""
+    """Add the top of the tree; if it is unchanged, the store is not even opened."""
     data = encode_tree(seen.names)
     old = cached.get("")
     if trust and old is not None and old.head == data:
@@ -248,7 +248,7 @@ def _see_work(
                 seen.add("work", entry, files, walk)
                 return
             except Redirected:
-                pass  # made by another overlay than ours: what is seen through the mount is what counts
+                pass  # created by another overlay than ours: read through the mount instead
     fd = open_work(place)
     walk = new_walk()
     try:
@@ -259,7 +259,7 @@ def _see_work(
 
 
 def open_work(place: Place) -> int:
-    """A readable descriptor of the files of a workspace."""
+    """Return a readable descriptor of a workspace's `work` directory."""
     if place.in_place:
         return open_folder(place.work)
     return open_part(*os.path.split(place.work or f"{place.root}/work"))
@@ -271,10 +271,10 @@ def _nothing() -> Iterator[None]:
 
 
 def _preserver(sink: Sink, lower: Tree, stack: Stack, earlier: Tree | None, origins: Origins) -> Callable[[str], bytes]:
-    """Keep what a user's folder holds below a changed file, while it is still what the agent started from.
+    """Return a function that stores the original of a changed file of a user's folder and returns its digest.
 
-    The user may edit the folder tomorrow; merging three ways needs the version both sides came from. Once that has
-    happened, an earlier snapshot may still know it.
+    The user may edit the folder later, and a three-way merge needs the common ancestor. Once the user has edited it,
+    the fallback is the digest in an earlier snapshot.
     """
 
     def known_before(path: str) -> bytes:
@@ -283,7 +283,7 @@ def _preserver(sink: Sink, lower: Tree, stack: Stack, earlier: Tree | None, orig
 
     def find_was(path: str) -> bytes:
         entry = lower.find(path)
-        # Deleted or made something else since, by the user or by an apply of ours.
+        # Deleted or replaced since, by the user or by one of our applies.
         if entry is None or lower.ctime_ns(entry) > stack.fixed_ns or origins.is_exchanged(path.removeprefix("work/")):
             return known_before(path)
         if entry.kind != FILE or entry.size > CHUNK:

@@ -1,8 +1,9 @@
-"""Compare two texts line by line, write the difference as hunks, and merge what two sides changed.
+"""Line diff of two texts, unified hunks, and three-way merge.
 
-What is equal at both ends is trimmed first. For the rest `lines.c` finds anchors (lines that occur once on both sides:
-patience diff) and the shortest edit between them (Myers), with a bound on the work: hostile input gets a correct diff,
-not a shortest one. Where it was not compiled, the same is done in Python, more slowly and with tighter bounds.
+Equal lines at both ends are trimmed first. For the rest `text_diff.c` finds anchors (lines that occur once on both
+sides: patience diff) and the shortest edit between them (Myers), with a bound on the work: for hostile input the diff
+is correct but not the shortest. The fallback, if it was not compiled, is the same algorithm in Python, slower and with
+tighter bounds.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     Block = tuple[int, int, int]  # start in a, start in b, length
-    # Lines: start and end in a, start and end in b; then the same four as positions in the bytes.
+    # Line numbers: start and end in a, start and end in b; then the same four as byte offsets.
     Edit = tuple[int, int, int, int, int, int, int, int]
 
-_MAX_LINES = 1 << 24  # of both texts; with more, all that is left after trimming counts as one edit
+_MAX_LINES = 1 << 24  # of both texts; beyond it the rest after trimming counts as one edit
 _MAX_LINES_PYTHON = 1 << 21
 _MAX_EDITS = 600
-_MAX_LEVELS = 32  # of anchors between anchors
+_MAX_LEVELS = 32  # recursion limit of anchors between anchors
 _STEP = 1 << 16
 
 
 def split_lines(data: bytes) -> list[bytes]:
-    """The lines with their ends; only a newline ends a line, whatever else the text holds."""
+    """Split into lines with their ends; only a newline ends a line."""
     lines = data.split(b"\n")
     last = lines.pop()
     result = [line + b"\n" for line in lines]
@@ -40,13 +41,13 @@ def split_lines(data: bytes) -> list[bytes]:
 
 
 def count_lines(data: bytes, start: int = 0, end: int | None = None) -> int:
-    """How many lines a part of a text has, the last one also without its newline."""
+    """Return the number of lines in a part of a text; the last one may lack its newline."""
     end = len(data) if end is None else end
     return data.count(b"\n", start, end) + (end > start and data[end - 1] != 10)
 
 
 def edits(a: bytes, b: bytes) -> list[Edit]:
-    """What differs between two texts, in order."""
+    """Return the differences between two texts, in order."""
     if a == b:
         return []
     head, tail = _common_ends(a, b)
@@ -70,7 +71,7 @@ def edits(a: bytes, b: bytes) -> list[Edit]:
 
 
 def _common_ends(a: bytes, b: bytes) -> tuple[int, int]:
-    """How many bytes are equal at the beginning and at the end, in whole lines."""
+    """Return how many bytes are equal at the beginning and at the end, in whole lines."""
     most = min(len(a), len(b))
     head = _common(most, lambda start, end: a[start:end] == b[start:end])
     head = a.rfind(b"\n", 0, head) + 1
@@ -81,12 +82,12 @@ def _common_ends(a: bytes, b: bytes) -> tuple[int, int]:
 
 
 def _common(most: int, is_equal: Callable[[int, int], bool]) -> int:
-    """How far two texts are equal, at most this far: in large steps, then by halving."""
+    """Return the length of the common part, at most `most`: in large steps, then by bisection."""
     low = 0
     while low < most and is_equal(low, min(low + _STEP, most)):
         low = min(low + _STEP, most)
     high = min(low + _STEP, most)
-    while low < high:  # equal up to low; the first difference is before high
+    while low < high:  # invariant: equal up to low; the first difference is before high
         middle = (low + high + 1) // 2
         if is_equal(low, middle):
             low = middle
@@ -132,7 +133,7 @@ def _python_edits(a: bytes, b: bytes) -> Iterator[Edit]:
 
 
 def match(a: bytes, b: bytes) -> list[Block]:
-    """The blocks of lines that both texts have in common, in order."""
+    """Return the blocks of lines that both texts have in common, in order."""
     result: list[Block] = []
     at_a = at_b = 0
     lines_a, lines_b = count_lines(a), count_lines(b)
@@ -144,7 +145,7 @@ def match(a: bytes, b: bytes) -> list[Block]:
 
 
 def _match(a: Sequence[bytes], b: Sequence[bytes]) -> list[Block]:
-    """The blocks of lines that two lists have in common, in order."""
+    """Return the blocks of lines that two lists have in common, in order."""
     numbers: dict[bytes, int] = {}
     x = [numbers.setdefault(line, len(numbers)) for line in a]
     y = [numbers.setdefault(line, len(numbers)) for line in b]
@@ -189,12 +190,12 @@ def _joined(blocks: list[Block]) -> list[Block]:
 
 
 def _anchors(x: list[int], x0: int, x1: int, y: list[int], y0: int, y1: int) -> list[tuple[int, int]]:
-    """Lines that occur once on each side, as the longest series that is in order on both."""
+    """Return the lines that occur once on each side, as the longest sequence that is in order on both."""
     once_x = _once(x, x0, x1)
     once_y = _once(y, y0, y1)
     pairs = [(at, once_y[value]) for value, at in once_x.items() if value in once_y]
     pairs.sort()
-    ends: list[int] = []  # smallest last position in b of a series of each length
+    ends: list[int] = []  # smallest last position in b of a sequence of each length
     tails: list[int] = []
     before: list[int] = []
     for number, (_, at_y) in enumerate(pairs):
@@ -229,7 +230,7 @@ def _once(values: list[int], start: int, end: int) -> dict[int, int]:
 
 
 def _shortest(x: list[int], x0: int, x1: int, y: list[int], y0: int, y1: int) -> list[Block]:
-    """Myers' greedy algorithm over the lines that occur on both sides; nothing in common if it takes too long."""
+    """Run Myers' greedy algorithm on the lines of both sides; return no common block if it takes too long."""
     both = set(x[x0:x1]) & set(y[y0:y1])
     if not both:
         return []
@@ -275,11 +276,11 @@ def _walk_back(trail: list[dict[int, int]], at_x: list[int], at_y: list[int], n:
     return found
 
 
-# -- showing -----------------------------------------------------------------------------------------------------------
+# -- hunks ---------------------------------------------------------------------------------------------------------
 
 
 class Group:
-    """Edits that make one hunk, with the lines and bytes that it spans, context included."""
+    """The edits of one hunk, with the lines and bytes that it spans, context included."""
 
     __slots__ = ("a0", "a1", "b0", "b1", "edits", "end", "start")
 
@@ -293,7 +294,7 @@ class Group:
 
 
 def _go_back(text: bytes, at: int, lines: int) -> tuple[int, int]:
-    """Go up by some lines, or to the beginning: how many those were, and where it is."""
+    """Go up by some lines, at most to the beginning; return the number of lines and the new offset."""
     for done in range(lines):
         if at == 0:
             return done, 0
@@ -310,13 +311,13 @@ def _go_on(text: bytes, at: int, lines: int) -> tuple[int, int]:
 
 
 def hunks(a: bytes, b: bytes, context: int = 3) -> Iterator[bytes]:
-    """The unified diff of two texts without its header, hunk by hunk."""
+    """Yield the unified diff of two texts without its header, hunk by hunk."""
     for group in groups(a, edits(a, b), context):
         yield hunk(a, b, group)
 
 
 def groups(a: bytes, found: Sequence[Edit], context: int = 3) -> Iterator[Group]:
-    """The edits of a text, those that share context together."""
+    """Group the edits of a text by shared context."""
     start = 0
     for at in range(1, len(found) + 1):
         if at == len(found) or found[at][0] - found[at - 1][1] > 2 * context:
@@ -325,7 +326,7 @@ def groups(a: bytes, found: Sequence[Edit], context: int = 3) -> Iterator[Group]
 
 
 def hunk(a: bytes, b: bytes, group: Group) -> bytes:
-    """One hunk of the unified diff."""
+    """Return one hunk of the unified diff."""
     parts = [b"@@ -%s +%s @@\n" % (_range(group.a0, group.a1), _range(group.b0, group.b1))]
     at = group.start
     for _, _, _, _, from_a, to_a, from_b, to_b in group.edits:
@@ -336,7 +337,7 @@ def hunk(a: bytes, b: bytes, group: Group) -> bytes:
 
 
 def with_groups(a: bytes, b: bytes, chosen: Iterable[Group]) -> bytes:
-    """The text a with some of its changes to b."""
+    """Return the text a with the selected changes to b."""
     result: list[bytes] = []
     at = 0
     for group in chosen:
@@ -354,7 +355,7 @@ def _range(start: int, end: int) -> bytes:
 
 
 def _marked(mark: bytes, text: bytes) -> bytes:
-    """The lines with a mark in front of each."""
+    """Return the lines with a mark in front of each."""
     if not text:
         return b""
     if text.endswith(b"\n"):
@@ -366,7 +367,7 @@ def _marked(mark: bytes, text: bytes) -> bytes:
 
 
 def merge(base: bytes, ours: bytes, theirs: bytes, *, our_name: str, their_name: str) -> tuple[bytes, int]:
-    """The text with both sides' changes, and the number of places where they do not go together, marked in it."""
+    """Merge the changes of both sides; return the text with conflict markers and the number of conflicts."""
     z, a, b = split_lines(base), split_lines(ours), split_lines(theirs)
     result: list[bytes] = []
     conflicts = 0
@@ -387,7 +388,7 @@ def merge(base: bytes, ours: bytes, theirs: bytes, *, our_name: str, their_name:
 
 
 def _in_all(mine: list[Block], yours: list[Block]) -> list[tuple[int, int, int, int]]:
-    """The blocks that all three texts share."""
+    """Return the blocks that all three texts share."""
     result = []
     i = j = 0
     while i < len(mine) and j < len(yours):

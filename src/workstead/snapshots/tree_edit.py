@@ -1,7 +1,7 @@
-"""Make a new state from kept ones without any file: part of one put into another, and contents kept by themselves.
+"""Build a new state from stored ones without writing files: copy a part of one into another, or store single contents.
 
-Giving back some paths moves the base for these paths alone: the new base is the old one with what the workspace has
-there. Its trees are changed as bytes; a layer that shows through goes on showing through.
+Applying only some paths moves the base for these paths alone: the new base is the old one with the workspace's version
+of them. The trees are edited in their encoded form; lower layers stay visible where they were.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def graft(writer: Writer, base: Tree, theirs: Tree, paths: Iterable[str]) -> str:
-    """The root of `base` with what `theirs` has at these paths, such as `work/src`, and below them.
+    """Return the root of `base` with the entries of `theirs` at these paths, such as `work/src`, and below them.
 
     The caller commits the writer. Only `work/` can be changed this way.
     """
@@ -48,9 +48,9 @@ def graft(writer: Writer, base: Tree, theirs: Tree, paths: Iterable[str]) -> str
 
 
 def transplant(writer: Writer, base: Tree, theirs: Tree, paths: Iterable[str]) -> str | None:
-    """The same for states on one stack, without looking at its layers: what shows through goes on showing through.
+    """Do the same for states on one stack, without reading its layers: lower layers stay visible where they were.
 
-    None if that cannot be: the stacks differ, or a directory above a path hides the layers in one state only.
+    Return None if that is impossible: the stacks differ, or a directory above a path is opaque in one state only.
     """
     if base.stack_key != theirs.stack_key:
         return None
@@ -61,7 +61,7 @@ def transplant(writer: Writer, base: Tree, theirs: Tree, paths: Iterable[str]) -
 
 
 class _Folder:
-    """A directory of the new state that differs from the old one: its entries, and those directories in it that do."""
+    """A changed directory of the new state: its entries, and its changed sub-directories."""
 
     def __init__(self, entry: Entry, names: dict[str, Entry]) -> None:
         self.entry = entry
@@ -77,10 +77,10 @@ class _Graft:
         self._over = base.stack_key
 
     def run(self, paths: list[str]) -> str:
-        """Do it, and give the new root."""
+        """Apply the changes and return the new root."""
         top = dict(self._base.top.layers[0].entries())
         work = top["work"]
-        if work.digest == NO_DIGEST:  # a state without objects: nobody looked at its directories
+        if work.digest == NO_DIGEST:  # a state without objects: its directories were never read
             work = self.like_theirs("work", over=work.over)
         if "output" in top and top["output"].digest == NO_DIGEST:
             top["output"] = self.like_theirs("output", digest=self._writer.put_tree(b""))
@@ -90,7 +90,7 @@ class _Graft:
         return self._writer.put_tree(_encode(top)).hex()
 
     def _change(self, tree: _Folder, paths: list[str]) -> None:
-        gone: set[str] = set()  # below these nothing is left
+        gone: set[str] = set()  # paths below which nothing is left
         for delta in compare(self._base, self._theirs, paths):
             above, _, name = delta.path.rpartition("/")
             if is_below(delta.path, gone):
@@ -116,15 +116,15 @@ class _Graft:
     def _remove(self, folder: _Folder, name: str) -> None:
         folder.below.pop(name, None)
         folder.names.pop(name, None)
-        if self._over:  # the layers below may have the name
+        if self._over:  # the lower layers may have the name
             folder.names[name] = Entry(WHITEOUT)
 
     def open(self, tree: _Folder, path: str) -> _Folder:
-        """The directory at a path of the new state, made if it is not there."""
+        """Return the directory at a path of the new state; create it if missing."""
         return self._open(tree, path)[0]
 
     def _open(self, tree: _Folder, path: str) -> tuple[_Folder, bool]:
-        """The directory at a path, and whether it or one above it, below the top, hides the layers."""
+        """Return the directory at a path, and whether it or a directory above it, below the top, is opaque."""
         folder, hidden = tree, False
         parts = path.split("/")
         for level, name in enumerate(parts[1:], 2):
@@ -138,7 +138,7 @@ class _Graft:
         if own is not None and own.kind == DIR:
             return _Folder(own, _entries(self._base.objects, own.digest))
         seen = self._base.find(path)
-        if own is None and seen is not None and seen.kind == DIR:  # a layer's: it goes on showing through
+        if own is None and seen is not None and seen.kind == DIR:  # from a lower layer, which stays visible
             return _Folder(self._copy(seen), {})
         there = self._theirs.find(path)
         fresh = self._copy(there) if there is not None and there.kind == DIR else Entry(DIR, 0o755)
@@ -146,7 +146,7 @@ class _Graft:
         return _Folder(fresh, {})
 
     def _copy(self, entry: Entry, old: Entry | None = None) -> Entry:
-        """The entry as it is kept; a directory gets its content later, and stays as opaque as it was."""
+        """Return the entry in its stored form; a directory gets its content later, and keeps its opaque flag."""
         tree = self._theirs
         if entry.kind == DIR:
             kept = flags(opaque=old is not None and old.opaque)
@@ -161,18 +161,18 @@ class _Graft:
 
 
 class _Hidden(Exception):
-    """A directory is opaque in one state and not in the other: entries mean different things in the two."""
+    """A directory is opaque in only one of the states, so that entries mean different things in the two."""
 
 
 class _Transplant(_Graft):
-    """Moves entries of the upper layer as they are, with all that is below them."""
+    """Copy entries of the upper layer unchanged, with everything below them."""
 
     def _change(self, tree: _Folder, paths: list[str]) -> None:
         for path in paths:
             above, _, name = path.rpartition("/")
             own, is_opaque = self._find_own(above, name)
             if own is None and not self._has_folder(tree, above):
-                continue  # nothing of it in either
+                continue  # in neither state
             folder = self._open_like(tree, above, is_opaque)
             folder.below.pop(name, None)
             folder.names.pop(name, None)
@@ -182,7 +182,7 @@ class _Transplant(_Graft):
                 folder.names[name] = Entry(WHITEOUT)
 
     def _find_own(self, above: str, name: str) -> tuple[Entry | None, bool]:
-        """What their upper layer says about a path, and whether nothing shows through there."""
+        """Return the entry of their upper layer at a path, and whether lower layers are hidden there."""
         entry = self._theirs.top.find("work")
         is_opaque = False
         for part in [*above.split("/")[1:], name]:
@@ -230,18 +230,18 @@ def _write(writer: Writer, tree: _Folder) -> Entry:
 
 
 def cover(writer: Writer, ours: Folder, paths: Iterable[str]) -> str:
-    """The tree that, laid over a folder, shows what these paths of it are now, whatever becomes of them.
+    """Return a tree that, laid over a folder, preserves the present content of these paths whatever happens to them.
 
     The caller commits the writer.
     """
     tree = _Folder(Entry(DIR), {})
-    known: dict[str, _Folder | None] = {"": tree}  # None: no directory, so that nothing is below it
+    known: dict[str, _Folder | None] = {"": tree}  # None: not a directory, so nothing is below it
     for path in sorted(paths):
         new, above = [], path
         while above not in known:
             new.append(above)
             above = above.rpartition("/")[0]
-        for each in reversed(new):  # every directory is looked at once, however many levels there are
+        for each in reversed(new):  # each directory is read once, at any depth
             above, _, name = each.rpartition("/")
             folder = known[above]
             found = ours.find(each) if folder is not None else None
@@ -268,9 +268,11 @@ def _held(writer: Writer, ours: Folder, found: Entry | None) -> Entry:
 
 
 def as_begun(writer: Writer, base: Tree, theirs: Tree, paths: Sequence[str], since: Since) -> tuple[str, list[str]]:
-    """The root of base with what the workspace began with where the user has changed it since, and what nobody knows.
+    """Return the root of base with the initial version of entries that the user has changed since, and the unknown
+    ones.
 
-    The caller commits the writer. `paths` are those that are looked at, as `work/src`, and what is below them.
+    The caller commits the writer. `paths`, such as `work/src`, limits this to these paths and below. The second value
+    lists the paths whose initial version is not recorded anywhere.
     """
     made = _Graft(writer, base, theirs)
     top = dict(base.top.layers[0].entries())
@@ -299,7 +301,7 @@ def as_begun(writer: Writer, base: Tree, theirs: Tree, paths: Sequence[str], sin
 
 
 def lay_on(writer: Writer, tree: Tree, key: str) -> str:
-    """The root of the same state over another stack. The caller commits the writer."""
+    """Return the root of the same state over another stack. The caller commits the writer."""
     if tree.root.startswith("layer:"):
         return layer_root(key)
     names = dict(tree.top.layers[0].entries())
@@ -308,9 +310,9 @@ def lay_on(writer: Writer, tree: Tree, key: str) -> str:
 
 
 def choose_hunks(writer: Writer, base: Tree, theirs: Tree, chosen: Mapping[str, Sequence[str]]) -> str:
-    """The root of `theirs` in which these files of `work/` have only these of their hunks; by path, the ids.
+    """Return the root of `theirs` in which these files of `work/` have only the chosen hunks: path -> hunk ids.
 
-    The caller commits the writer. Raises HunkNotFound if a file has changed since its hunks were looked at.
+    The caller commits the writer. Raise HunkNotFound if a file has changed since its hunks were listed.
     """
     made = _Graft(writer, theirs, theirs)
     top = dict(theirs.top.layers[0].entries())
@@ -341,7 +343,7 @@ def choose_hunks(writer: Writer, base: Tree, theirs: Tree, chosen: Mapping[str, 
 
 
 def hold_contents(writer: Writer, plan: Plan) -> str:
-    """A root that keeps every content that doing or undoing the plan needs. The caller commits the writer."""
+    """Return a root that keeps every content needed to execute or undo the plan. The caller commits the writer."""
     names: dict[str, Entry] = {}
     for step in plan.steps:
         if step.action == "write":

@@ -1,12 +1,12 @@
 """Change a live directory tree safely: every name is reached by descriptor and replaced, never written through.
 
 Rules:
-1. A directory is opened step by step with O_NOFOLLOW from one that we hold. A link in the way is an error, not a way.
-2. A file is made under a temporary name in its own directory and renamed over the old one. An open file, a link or a
-   hard link that stands there is replaced; what it leads to is not touched.
-3. Mode, times and xattrs of something that stays are changed through a descriptor of that very inode, and only if no
-   other name leads to it.
-4. Removal is a loop that holds few directories open, however deep the tree.
+1. A directory is opened step by step with O_NOFOLLOW from one that we hold. A symbolic link on the way is an error.
+2. A file is created under a temporary name in its own directory and renamed over the old one. An existing open file,
+   link or hard link is replaced; its target or other names are not touched.
+3. Mode, times and xattrs of an existing file are changed through a descriptor of that inode, and only if it has no
+   other hard link.
+4. Removal is iterative and holds few directories open, however deep the tree.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _ZEROS = bytes(_BLOCK)
 
 
 class Hands:
-    """Works below one directory. `owner` is given to what is made; as an ordinary user it is ours anyway."""
+    """Write below one directory. `owner` is set on new files if we are root; for an ordinary user they are its own
+    anyway.
+    """
 
     def __init__(self, fd: int, owner: tuple[int, int] | None = None) -> None:
         self._folders = Folders(os.dup(fd))
@@ -42,27 +44,27 @@ class Hands:
         self.forget_below = self._folders.forget_below
 
     def close(self) -> None:
-        """Give back all descriptors."""
+        """Close all descriptors."""
         self._folders.close()
 
     def folder(self, path: str) -> int:
-        """A descriptor of a directory; it belongs to us."""
+        """Return a descriptor of a directory, which stays owned by this object."""
         return self._folders.open(path)
 
     def parent(self, path: str) -> tuple[int, str]:
-        """The directory that a path is in, and its name there."""
+        """Return the parent directory of a path, and the name in it."""
         above, _, name = path.rpartition("/")
         return self._folders.open(above), name
 
     def status(self, path: str) -> os.stat_result | None:
-        """What is at a path, or None."""
+        """Return the status of a path, or None."""
         try:
             fd, name = self.parent(path)
             return os.stat(name, dir_fd=fd, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    # -- making --------------------------------------------------------------------------------------------------------
+    # -- creating ------------------------------------------------------------------------------------------------------
 
     def write(
         self,
@@ -75,7 +77,7 @@ class Hands:
         xattrs: Xattrs = (),
         sparse: bool = False,
     ) -> None:
-        """Put a file at a path, whatever file or link is there."""
+        """Write a file at a path, replacing a file or link."""
         parent, name = self.parent(path)
         temporary = TEMPORARY + os.urandom(8).hex()
         fd = os.open(temporary, _NEW_FILE, 0o600, dir_fd=parent)
@@ -95,7 +97,7 @@ class Hands:
             raise
 
     def link(self, path: str, target: str, mtime_ns: int) -> None:
-        """Put a symbolic link at a path."""
+        """Create a symbolic link at a path."""
         parent, name = self.parent(path)
         temporary = TEMPORARY + os.urandom(8).hex()
         os.symlink(target, temporary, dir_fd=parent)
@@ -109,7 +111,7 @@ class Hands:
             raise
 
     def join(self, path: str, name_too: str, *, size: int, mtime_ns: int, mode: int) -> bool:
-        """Make another name for the file at a path, if that is a file as described; else change nothing."""
+        """Create a hard link to the file at a path, if its size, mtime and mode match; else change nothing."""
         try:
             handle = self._handle(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -122,20 +124,20 @@ class Hands:
             parent, name = self.parent(name_too)
             temporary = TEMPORARY + os.urandom(8).hex()
             try:
-                # The magic link leads to the inode that we hold, whatever stands at the path by now.
+                # The magic link leads to the inode that we hold, even if the path was replaced meanwhile.
                 os.link(f"/proc/self/fd/{fd}", temporary, dst_dir_fd=parent, follow_symlinks=True)
             except OSError as error:
                 if error.errno in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP):
-                    return False  # a disk without hard links, or one too many: two files, then
+                    return False  # no hard links on this disk, or too many: make a copy instead
                 raise
             try:
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
             finally:
-                _unlink(temporary, parent)  # renaming one name of a file over another of it leaves both
+                _unlink(temporary, parent)  # a rename between two hard links of one inode does nothing
         return True
 
     def make_folder(self, path: str) -> None:
-        """Make a directory for us to fill; its mode comes last. One that is there already will do."""
+        """Create a directory that we can write to; its mode is set last. An existing one is accepted."""
         parent, name = self.parent(path)
         try:
             os.mkdir(name, 0o700, dir_fd=parent)
@@ -146,7 +148,7 @@ class Hands:
             os.chown(name, *self._owner, dir_fd=parent, follow_symlinks=False)
 
     def open_up(self, path: str) -> bool:
-        """Let ourselves write in a directory, which an ordinary user needs; returns whether its mode was changed."""
+        """Make a directory writable for us, which an ordinary user needs; return whether its mode was changed."""
         if self.is_root:
             return False
         with self._handle(path) as fd:
@@ -157,18 +159,19 @@ class Hands:
             return True
 
     def set_folder_mode(self, path: str, mode: int) -> None:
-        """Give a directory its mode, and nothing to what is none."""
+        """Set the mode of a directory; ignore other types."""
         with self._handle(path) as fd:
             if stat.S_ISDIR(os.fstat(fd).st_mode):
                 os.chmod(f"/proc/self/fd/{fd}", mode & 0o1777)
 
     def set_meta(self, path: str, *, mode: int, mtime_ns: int, xattrs: Xattrs | None) -> bool:
-        """Give a file or directory its mode, xattrs and time. False if the inode has other names: replace it."""
+        """Set mode, xattrs and time of a file or directory. False if the inode has other names: replace it."""
         with self._handle(path) as fd:
             status = os.fstat(fd)
             if not stat.S_ISDIR(status.st_mode) and (not stat.S_ISREG(status.st_mode) or status.st_nlink > 1):
                 return False
-            # O_PATH descriptors refuse fchmod and friends; the magic link leads to the inode that we hold, no other.
+            # O_PATH descriptors refuse fchmod and similar calls; the magic link leads to exactly the inode that we
+            # hold.
             here = f"/proc/self/fd/{fd}"
             if xattrs is not None:
                 set_xattrs(here, xattrs)
@@ -179,7 +182,7 @@ class Hands:
         return True
 
     def set_link_time(self, path: str, mtime_ns: int) -> None:
-        """Give a symbolic link its time."""
+        """Set the mtime of a symbolic link."""
         parent, name = self.parent(path)
         os.utime(name, ns=(mtime_ns, mtime_ns), dir_fd=parent, follow_symlinks=False)
 
@@ -192,7 +195,7 @@ class Hands:
     # -- removing ------------------------------------------------------------------------------------------------------
 
     def remove(self, path: str) -> None:
-        """Remove a name and everything below it. Gone already is fine."""
+        """Remove a name and everything below it. Idempotent."""
         self.forget_below(path)
         try:
             parent, name = self.parent(path)
@@ -204,7 +207,7 @@ class Hands:
 
 
 class _Handle:
-    """A descriptor that is closed at the end."""
+    """A descriptor that is closed on exit."""
 
     __slots__ = ("_fd",)
 
@@ -222,11 +225,11 @@ def _unlink(name: str, parent: int) -> None:
     try:
         os.unlink(name, dir_fd=parent)
     except OSError:
-        return  # the next restore or snapshot shows it
+        return  # the next restore or snapshot reports it
 
 
 def write_pieces(fd: int, pieces: Iterable[tuple[int, bytes]], size: int, *, sparse: bool) -> None:
-    """Fill an empty file; what no piece covers, and blocks of zeros in a sparse file, stay holes."""
+    """Fill an empty file; ranges without a piece, and zero blocks of a sparse file, stay holes."""
     end = 0
     for at, data in pieces:
         for start, part in _runs(data) if sparse else ((0, data),):
@@ -239,7 +242,7 @@ def write_pieces(fd: int, pieces: Iterable[tuple[int, bytes]], size: int, *, spa
 
 
 def _runs(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The parts of the data that are not blocks of zeros."""
+    """Yield the parts of the data that are not blocks of zeros."""
     start = -1
     for at in range(0, len(data), _BLOCK):
         if data[at : at + _BLOCK] == _ZEROS[: len(data) - at]:
@@ -253,7 +256,7 @@ def _runs(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def set_xattrs(where: int | str, xattrs: Xattrs) -> None:
-    """Give a file or directory these attributes of the user's, and no others."""
+    """Set exactly these user attributes on a file or directory."""
     wanted = {os.fsdecode(key): value for key, value in xattrs}
     try:
         present = [key for key in os.listxattr(where) if key.startswith("user.")]
@@ -264,7 +267,7 @@ def set_xattrs(where: int | str, xattrs: Xattrs) -> None:
             if key not in present or os.getxattr(where, key) != value:
                 os.setxattr(where, key, value)
     except OSError as error:
-        if error.errno != errno.ENOTSUP:  # a file system without them loses them, as every copy to it does
+        if error.errno != errno.ENOTSUP:  # a file system without xattrs loses them, as with any copy
             raise
 
 

@@ -1,11 +1,11 @@
-"""Look at a state: a kept tree, a layer on the disk, or several of them lying on each other.
+"""Read a state: a stored tree, a layer on the disk, or several layers stacked.
 
-A directory of a state is a pile of layer directories, topmost first, and a name is resolved as the kernel's overlay
-does it: the first layer that has the name decides; a whiteout ends the search; directories lie on each other until one
-is opaque or something else is in the way.
+A directory of a state is a stack of layer directories, topmost first, and a name is resolved as in the kernel's
+overlay: the first layer that has the name decides; a whiteout ends the search; directories merge until one is opaque or
+another type is in the way.
 
-Comparing two states costs what differs: layers at the bottom that both have in common cannot make a difference, so only
-the names in the layers above them are looked at, and two kept trees with one digest are equal without being read.
+The cost of a comparison is that of the differences: common bottom layers cannot differ, so only the names in the layers
+above them are read, and two stored trees with one digest are equal without being read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def split(path: str) -> list[str]:
-    """The components of a relative path. Raises for what could lead out: layers on the disk take names as they are."""
+    """Split a relative path into components. Raise for `..` and the like: disk layers use names unchecked."""
     parts = path.split("/") if path else []
     if ".." in parts:
         raise PathTraversal(f"the path {path!r} has a '..' component", hint="paths start with work/ or output/")
@@ -60,7 +60,7 @@ def split(path: str) -> list[str]:
 
 
 class StoredDir:
-    """A directory of a kept tree, read when it is needed."""
+    """A directory of a stored tree, read on demand."""
 
     __slots__ = ("_children", "_encoded", "_entries", "_objects", "digest")
 
@@ -72,7 +72,7 @@ class StoredDir:
         self._children: dict[str, StoredDir] = {}
 
     def entries(self) -> dict[str, Entry]:
-        """All entries by name, whiteouts included."""
+        """Return all entries by name, whiteouts included."""
         if self._entries is None:
             self._entries = decode_tree(self._read())
         return self._entries
@@ -87,7 +87,7 @@ class StoredDir:
         return decode_tree(encoded)[name] if encoded is not None else None
 
     def differing(self, other: StoredDir) -> set[str]:
-        """The names under which two directories do not have the same, without a closer look at the rest."""
+        """Return the names whose entries differ between two directories, without decoding the rest."""
         if self._encoded is None:
             self._encoded = split_tree(self._read())
         if other._encoded is None:
@@ -107,11 +107,11 @@ class StoredDir:
 
 
 class DiskLayer:
-    """An immutable directory on the disk, held open; keeps a few directories below it open too."""
+    """An immutable directory on the disk, held open; caches a few open directories below it."""
 
     def __init__(self, path: str, marks: str = "", *, is_users: bool = False) -> None:
         self.path = path
-        self.is_users = is_users  # their own folder, which may change and may go
+        self.is_users = is_users  # the user's own folder, which may change or disappear
         self.prefix = f"{marks}.overlay." if marks else ""
         self._folders: Folders | None = None
         try:
@@ -122,18 +122,18 @@ class DiskLayer:
         self.digests: dict[tuple[int, int, int], bytes] = {}  # inode, ctime, size -> digest
 
     def folder(self, path: str) -> int:
-        """A descriptor of a directory in it. Raises OSError, also for a link on the way."""
+        """Return a descriptor of a directory in the layer. Raise OSError, also for a link on the way."""
         if self._folders is None:
             raise FileNotFoundError(self.path)
         return self._folders.open(path)
 
     def close(self) -> None:
-        """Give back the descriptors."""
+        """Close the descriptors."""
         if self._folders is not None:
             self._folders.close()
 
     def entry(self, where: DiskDir, fd: int, name: str) -> Entry | None:
-        """What the layer has under a name; its digest and xattrs are not read yet."""
+        """Return the entry of a name, or None; its digest and xattrs are read on demand."""
         try:
             status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
@@ -151,7 +151,7 @@ class DiskLayer:
         if kind == stat.S_IFLNK:
             try:
                 target = os.readlink(name, dir_fd=fd)
-            except OSError:  # swapped between the look and the read
+            except OSError:  # race: replaced between stat and readlink
                 return Entry(LEFT_OUT, target="unreadable")
             return Entry(LINK, 0o777, when, len(os.fsencode(target)), target=target, disk=(where, name))
         if kind == stat.S_IFCHR and status.st_rdev == 0 and self.prefix:
@@ -166,7 +166,7 @@ class DiskLayer:
 
 
 def _may_read(status: os.stat_result, fd: int, name: str) -> bool:
-    """Whether a file, or a directory and the names in it, can be read: an ordinary user may have closed it."""
+    """Return whether a file, or a directory and its names, can be read: it may lack permission for an ordinary user."""
     wanted, bits = (os.R_OK | os.X_OK, 0o500) if stat.S_ISDIR(status.st_mode) else (os.R_OK, 0o400)
     who = os.geteuid()
     if who == 0 or (who == status.st_uid and status.st_mode & bits == bits):
@@ -191,11 +191,11 @@ class DiskDir:
         return self.layer.folder(self.relative)
 
     def entries(self) -> dict[str, Entry]:
-        """All entries by name, whiteouts included."""
+        """Return all entries by name, whiteouts included."""
         try:
             fd = self._folder()
         except (FileNotFoundError, NotADirectoryError):
-            return {}  # a folder of the user's that is gone by now
+            return {}  # a folder of the user that was deleted
         found = {name: self.layer.entry(self, fd, name) for name in os.listdir(fd)}
         return {name: entry for name, entry in found.items() if entry is not None}
 
@@ -212,7 +212,7 @@ class DiskDir:
         return isinstance(other, DiskDir) and (self.layer.path, self.relative) == (other.layer.path, other.relative)
 
     def open(self, name: str) -> int:
-        """A descriptor of a regular file."""
+        """Return a descriptor of a regular file."""
         fd = os.open(name, OPEN_FILE, dir_fd=self._folder())
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
@@ -220,11 +220,11 @@ class DiskDir:
         return fd
 
     def ctime_ns(self, name: str) -> int:
-        """When the name's inode changed last."""
+        """Return the ctime of the name's inode."""
         return os.stat(name, dir_fd=self._folder(), follow_symlinks=False).st_ctime_ns
 
     def digest(self, name: str) -> bytes:
-        """The digest that a walk would give this file."""
+        """Return the digest that a walk would compute for this file."""
         fd = self.open(name)
         try:
             status = os.fstat(fd)
@@ -237,7 +237,7 @@ class DiskDir:
             os.close(fd)
 
     def xattrs(self, name: str) -> Xattrs:
-        """The xattrs of the user namespace."""
+        """Return the xattrs of the user namespace."""
         path = f"/proc/self/fd/{self._folder()}/{name}"
         try:
             names = os.listxattr(path, follow_symlinks=False)
@@ -249,7 +249,7 @@ class DiskDir:
 
 
 def digest_of(fd: int, size: int) -> bytes:
-    """The digest that a walk gives an open file of this size."""
+    """Return the digest that a walk computes for an open file of this size."""
     if size <= CHUNK:
         return sha256(read_at(fd, size, 0)).digest()
     pieces = []
@@ -258,7 +258,7 @@ def digest_of(fd: int, size: int) -> bytes:
         try:
             number = os.lseek(fd, number * CHUNK, os.SEEK_DATA) // CHUNK  # a hole of a terabyte costs nothing
         except OSError:
-            break  # nothing but a hole to the end
+            break  # only a hole up to the end
         data = read_at(fd, CHUNK, number * CHUNK)
         if data.count(0) != len(data):
             pieces.append((number, sha256(data).digest()))
@@ -267,7 +267,7 @@ def digest_of(fd: int, size: int) -> bytes:
 
 
 class Pile:
-    """A directory of a state: layer directories lying on each other, topmost first."""
+    """A directory of a state: layer directories stacked, topmost first."""
 
     __slots__ = ("layers",)
 
@@ -275,7 +275,7 @@ class Pile:
         self.layers = layers
 
     def find(self, name: str) -> Entry | None:
-        """What is seen under a name."""
+        """Return the visible entry of a name, or None."""
         for layer in self.layers:
             entry = layer.find(name)
             if entry is not None:
@@ -283,18 +283,18 @@ class Pile:
         return None
 
     def raw(self, name: str) -> Entry | None:
-        """What the topmost layer says about a name, a whiteout included."""
+        """Return the topmost layer's entry of a name, a whiteout included."""
         return self.layers[0].find(name) if self.layers else None
 
     def names(self, common: int = 0) -> set[str]:
-        """The names in all layers but the `common` lowest."""
+        """Return the names in all layers except the `common` lowest."""
         found: set[str] = set()
         for layer in self.layers[: len(self.layers) - common]:
             found.update(layer.entries())
         return found
 
     def child(self, name: str) -> Pile:
-        """The directory under a name; empty where there is none."""
+        """Return the directory of a name; empty if there is none."""
         layers: list[StoredDir | DiskDir] = []
         for layer in self.layers:
             entry = layer.find(name)
@@ -308,7 +308,7 @@ class Pile:
         return Pile(tuple(layers))
 
     def common_with(self, other: Pile) -> int:
-        """How many layers at the bottom are the same in both."""
+        """Return how many bottom layers are the same in both."""
         count = 0
         for mine, theirs in zip(reversed(self.layers), reversed(other.layers), strict=False):
             if not mine.is_same(theirs):
@@ -318,7 +318,7 @@ class Pile:
 
 
 class Tree:
-    """A state that can be looked at: a root of the store, the layers it lies on, and the contents. Use as a context."""
+    """A readable state: a root of the store, the layers below it, and the contents. Use as a context manager."""
 
     def __init__(self, objects: Objects, root: str, find_stack: FindStack = lambda _: None) -> None:
         self.objects = objects
@@ -337,21 +337,21 @@ class Tree:
         self.close()
 
     def sibling(self, root: str) -> Tree:
-        """Another state that lies on layers known here."""
+        """Return another state that lies on layers known here."""
         return Tree(self.objects, root, self._find_stack)
 
     def close(self) -> None:
-        """Give back the descriptors of the layers."""
+        """Close the descriptors of the layers."""
         for layer in self._layers.values():
             layer.close()
         self._layers.clear()
         self._top = self._work = None
 
-    # -- going down ----------------------------------------------------------------------------------------------------
+    # -- directories ---------------------------------------------------------------------------------------------------
 
     @property
     def top(self) -> Pile:
-        """The directory that holds `work` and `output`."""
+        """Return the directory that holds `work` and `output`."""
         if self._top is None:
             self._top = Pile((self._open_top(),))
         return self._top
@@ -370,7 +370,7 @@ class Tree:
         return StoredDir(self.objects, digest)
 
     def child(self, pile: Pile, name: str) -> Pile:
-        """The directory under a name, with the stack below it if it lies on one."""
+        """Return the directory of a name, with the stack below it if it lies on one."""
         if pile is not self._top or name != "work":
             return pile.child(name)
         if self._work is None:
@@ -388,7 +388,7 @@ class Tree:
             raise SnapshotNotFound(
                 f"the files that this state lies on ({key}) are gone", hint="aw snapshots lists what can be restored"
             )
-        # A folder of the user's may be deleted as a whole: nothing shows through then, and what is above it stays.
+        # The user may delete the whole folder: then nothing of it is visible, and the layers above stay.
         users = stack.layers[-1] if stack.fixed_ns else ""
         return tuple(self._layer(path, stack.marks, is_users=path == users) for path in stack.layers)
 
@@ -400,20 +400,20 @@ class Tree:
         return DiskDir(self._layers[path])
 
     def folder(self, path: str) -> Pile:
-        """The directory at a path; empty where there is none."""
+        """Return the directory at a path; empty if there is none."""
         pile = self.top
         for name in split(path):
             pile = self.child(pile, name)
         return pile
 
     def find(self, path: str) -> Entry | None:
-        """What is at a path such as `work/src/a.py`."""
+        """Return the entry at a path such as `work/src/a.py`, or None."""
         above, _, name = path.rpartition("/")
         split(path)
         return self.folder(above).find(name)
 
     def hides(self, path: str) -> bool:
-        """Whether the state itself, and no layer below it, says that there is nothing at a path."""
+        """Return whether the state itself, not a lower layer, says that a path does not exist."""
         pile = self.top
         for name in split(path):
             own = pile.raw(name)
@@ -424,14 +424,14 @@ class Tree:
 
     @property
     def stack_key(self) -> str:
-        """The stack that `work` lies on, or nothing."""
+        """Return the stack that `work` lies on, or an empty string."""
         entry = self.top.find("work")
         return entry.over if entry is not None else ""
 
     # -- contents ------------------------------------------------------------------------------------------------------
 
     def digest(self, entry: Entry) -> bytes:
-        """The digest of a file's content."""
+        """Return the digest of a file's content."""
         if entry.digest == NO_DIGEST and entry.disk is not None and entry.kind == FILE:
             where, name = entry.disk
             try:
@@ -441,14 +441,14 @@ class Tree:
         return entry.digest
 
     def xattrs(self, entry: Entry) -> Xattrs:
-        """The xattrs of a file or directory."""
+        """Return the xattrs of a file or directory."""
         if entry.disk is not None and not entry.xattrs:
             where, name = entry.disk
             entry.xattrs = where.xattrs(name)
         return entry.xattrs
 
     def pieces(self, entry: Entry) -> Iterator[tuple[int, bytes]]:
-        """The content of a file as offset and bytes, without what is all zeros in a large one."""
+        """Yield the content of a file as offset and bytes, without all-zero chunks of a large one."""
         if entry.disk is not None:
             yield from self._disk_pieces(entry)
         elif entry.size <= CHUNK:
@@ -480,16 +480,17 @@ class Tree:
             os.close(fd)
 
     def read(self, entry: Entry) -> bytes:
-        """The whole content of a file; the caller has looked at its size."""
+        """Return the whole content of a file; the caller has checked its size."""
         data = bytearray(entry.size)
         for at, piece in self.pieces(entry):
             data[at : at + len(piece)] = piece
         return bytes(data)
 
     def was(self, path: str) -> bytes:
-        """The digest of what the layers below had under a path when it was first seen changed, if the state knows.
+        """Return the lower layers' digest of a path when its change was first seen, if the state has it.
 
-        That stands in the state itself: no layer is opened for it."""
+        It is stored in the state itself: no layer is opened.
+        """
         *above, name = split(path)
         (folder,) = self.top.layers
         for each in above:
@@ -501,23 +502,23 @@ class Tree:
         return entry.was if entry is not None else b""
 
     def is_users(self, entry: Entry) -> bool:
-        """Whether this is seen in the folder of a user, who may change it any time."""
+        """Return whether the entry comes from a folder of the user, who may change it at any time."""
         return entry.disk is not None and entry.disk[0].is_users
 
     def ctime_ns(self, entry: Entry) -> int:
-        """When a layer's file changed last; 0 for what is in the store, which never changes."""
+        """Return the ctime of a layer's file; 0 for an entry of the store, which never changes."""
         if entry.disk is None:
             return 0
         where, name = entry.disk
         try:
             return where.ctime_ns(name)
         except OSError:
-            return 1 << 63  # gone this moment: then it is not what it was
+            return 1 << 63  # just deleted: treat as changed
 
-    # -- what a person should know -------------------------------------------------------------------------------------
+    # -- entries that are not fully stored -----------------------------------------------------------------------------
 
     def unkept(self, path: str) -> Iterator[tuple[str, Entry]]:
-        """What is at a path, above it or below it and held by no state: too large, too deep or unreadable."""
+        """Yield entries at, above or below a path that no snapshot holds: too large, too deep or unreadable."""
         pile, parts = self.top, split(path)
         for number, name in enumerate(parts, 1):
             entry = pile.find(name)
@@ -541,7 +542,7 @@ class Tree:
                         todo.append((f"{where}/{name}", below))
 
     def gaps(self) -> Iterator[tuple[str, Entry]]:
-        """Everything kept by this state that is left out or torn, found without visiting the rest."""
+        """Yield the entries of this state that are left out or torn, without visiting the rest."""
         todo: list[tuple[str, StoredDir]] = [("", self._open_top())]
         while todo:
             path, folder = todo.pop()
@@ -558,7 +559,7 @@ def _bare(over: str = "") -> Entry:
 
 
 def is_bare(entry: Entry) -> bool:
-    """Whether this is `work` or `output` of a state without objects, whose mode and mtime nobody looked at."""
+    """Return whether this is `work` or `output` of a state without objects, whose mode and mtime were never read."""
     return entry.kind == DIR and entry.digest == NO_DIGEST and entry.disk is None
 
 
@@ -577,11 +578,11 @@ class Delta:
 
 
 def compare(old: Tree, new: Tree, paths: Iterable[str] | None = None, *, times: bool = False) -> Iterator[Delta]:
-    """Every path at which two states differ, parents before children.
+    """Yield every path at which two states differ, parents before children.
 
-    With `times`, also where only the mtime does, or which names lead to one file.
+    With `times`, also where only the mtime or the hard links differ.
 
-    A directory that is in one state only is given with everything below it. `paths` limits it to these and below.
+    A directory in only one state is followed by everything below it. `paths` limits the comparison to these and below.
     """
     wanted = _outermost(paths) if paths is not None else [""]
     if wanted[:1] == [""]:
@@ -639,7 +640,7 @@ def _compare_name(
 
 
 def is_different(old: Tree, before: Entry | None, new: Tree, after: Entry | None, *, times: bool = False) -> bool:
-    """Whether two entries differ, what is below a directory aside."""
+    """Return whether two entries differ, not counting the content of a directory."""
     if before is None or after is None:
         return before is not after
     if before.kind != after.kind:

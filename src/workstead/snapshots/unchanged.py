@@ -1,10 +1,10 @@
-"""Ask the kernel about fifty thousand files without fifty thousand objects: which directories are as they were?
+"""Find unchanged directories in C: compare fifty thousand files with the stat cache without Python objects.
 
-`unchanged.c` is compiled when the project is set up, or comes with the wheel. It looks at every directory that the stat
-cache remembers and at each name in it, and compares with what `pack_sights` made of it last time, in a few threads and
+`unchanged.c` is compiled when the project is set up, or is part of the wheel. It stats every directory in the stat
+cache and each name in it, and compares the result with that of `pack_sights` at the last walk, in a few threads and
 without the interpreter. It decides nothing else: a directory that is not exactly the same is left to the walker. Where
-the ctime of a directory tells of every name that comes or goes, and nobody can set it, it is not even listed again.
-Where it could not be compiled the walker looks at everything itself, with the same result, and `aw doctor` says so.
+the ctime of a directory reflects every added or removed name, and cannot be set by a user, it is not even listed again.
+The fallback, if it could not be compiled, is the walker, with the same result; `aw doctor` reports that.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 LIBRARY = os.path.join(os.path.dirname(__file__), "libunchanged.so")
 _ENTRY = "workstead_unchanged_2"
-_ENTRIES = (_ENTRY, "workstead_edits_1", "workstead_forget_1")  # a library compiled from another version lacks one
-_WORTHWHILE = 1 << 16  # bytes of what was seen: about a thousand files, for which the walker needs some milliseconds
-_DEEPEST = 64  # every directory is reached from the top: a chain of thousands would cost the square of its length
+_ENTRIES = (_ENTRY, "workstead_edits_1", "workstead_forget_1")  # a library of another version lacks one of them
+_WORTHWHILE = 1 << 16  # cached bytes for about a thousand files, which take the walker some milliseconds
+_DEEPEST = 64  # each directory is opened from the top: a chain of thousands would take quadratic time
 _THREADS = 4
 _MASK = (1 << 64) - 1
 
@@ -30,7 +30,7 @@ _loaded: list[ctypes.CDLL] = []
 
 
 def find_library() -> ctypes.CDLL | None:
-    """The compiled part, if it is there and fits."""
+    """Return the compiled library, if it exists and has the right version."""
     if _loaded:
         return _loaded[0]
     if not os.path.exists(LIBRARY):
@@ -41,16 +41,16 @@ def find_library() -> ctypes.CDLL | None:
         library = ctypes.CDLL(LIBRARY)
         for entry in _ENTRIES:
             library[entry].restype = None
-    except (OSError, AttributeError):  # for another machine, or of another version
+    except (OSError, AttributeError):  # for another architecture, or of another version
         return None
     _loaded.append(library)
     return library
 
 
 def find_unchanged(fd: int, top: str, remembered: Mapping[str, Directory]) -> set[str]:
-    """The remembered directories that list what they listed, with files that look as they looked.
+    """Return the cached directories whose listing and files are unchanged.
 
-    `remembered` goes by path, and all of them are `top`, which `fd` is, or below it.
+    `remembered` is keyed by path; each path is `top`, which `fd` is open on, or below it.
     """
     known = [(path, found) for path, found in remembered.items() if found.key[2] and path.count("/") <= _DEEPEST]
     if sum(len(found.seen) for _, found in known) < _WORTHWHILE:

@@ -1,12 +1,12 @@
 """Read a live directory into a tree: by descriptor, never by path, never through a link.
 
 Rules:
-1. Each step down is `openat` with O_NOFOLLOW|O_DIRECTORY from the directory above, which we hold. A name that was
+1. Each step down is `openat` with O_NOFOLLOW|O_DIRECTORY from the parent directory, which we hold. A name that was
    swapped for a link in the meantime does not open. There is no `..`.
-2. The walk is a loop with a stack, and the stack holds a bounded number of descriptors. A directory whose descriptor
-   was given back is opened again from the nearest one above that is open, and has to be the same inode.
-3. Whatever the agent does, the walk ends with a tree. What cannot be kept stands in it as left out, with the reason; a
-   file that changes while it is read is read again a few times and then kept as torn.
+2. The walk is iterative, and its stack holds a bounded number of descriptors. A directory whose descriptor was closed
+   is opened again from the nearest open directory above, and must be the same inode.
+3. Whatever the agent does, the walk ends with a tree. An entry that cannot be stored is marked as left out, with the
+   reason; a file that changes while it is read is retried a few times and then stored as torn.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ if TYPE_CHECKING:
     from workstead.snapshots.objects import Sink
 
 _TRIES = 4
-_HELD = 200  # open directories at a time
-# The name was a regular file a moment ago. If it has become a pipe, O_NONBLOCK keeps the open from waiting.
+_HELD = 200  # maximum number of open directories
+# The name was a regular file a moment ago. If it has become a pipe, O_NONBLOCK keeps the open from blocking.
 OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _ZEROS = bytes(CHUNK)
 _KINDS = {stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 
 
 class Redirected(Exception):
-    """The upper layer refers to other names or holds metadata only: the merged view has to be walked instead."""
+    """The upper layer has redirects or metadata-only copies: the merged mount has to be walked instead."""
 
 
 class _Vanished(Exception):
-    """The name is gone, or is something else now."""
+    """The name is gone, or has another type now."""
 
 
 class _IsFolder(Exception):
@@ -98,16 +98,16 @@ class _Frame:
         self.fd = fd
         now = time.time_ns()
         self.status = os.fstat(fd)
-        # 0 matches nothing: a directory that changed within this tick may change again without showing it.
+        # 0 matches nothing: a directory that changed within this clock tick may change again with the same ctime.
         settled = is_settled(self.status.st_ctime_ns, now)
         self.key = (self.status.st_dev, self.status.st_ino, self.status.st_ctime_ns if settled else 0)
         self.old = old
         self.head = b""
         self.pending: list[str] = []
         self.seen = b""
-        self.known: dict[str, bytes] | None = None  # None: all files are as they were
+        self.known: dict[str, bytes] | None = None  # None: all files are unchanged
         self.folders: dict[str, bytes] = {}
-        self.own = (0, 0)  # number and size of the files here; below is everything
+        self.own = (0, 0)  # number and size of the files here; the next fields include everything below
         self.names = 0
         self.files = 0
         self.size = 0
@@ -115,7 +115,7 @@ class _Frame:
 
 
 class Walk:
-    """One walk. `changed` and `gone` are what it found to be different from what was remembered."""
+    """One walk. `changed` and `gone` are its differences from the stat cache."""
 
     def __init__(
         self,
@@ -133,21 +133,21 @@ class Walk:
         self._cached = cached if cached is not None else {}
         self._trust_objects = trust_objects
         self._live = live
-        # Only the namespace that the kernel obeys here counts: in root's mounts the agent may write `user.overlay.*`.
+        # Only the namespace that the kernel uses here counts: in root's mounts the agent may write `user.overlay.*`.
         self._prefix = f"{marks}.overlay." if marks else ""
         self._find_was = find_was
         self._entries = 0
         self._stack: list[_Frame] = []
         self._held = 0
-        self._inodes: dict[tuple[int, int], str] = {}  # of files with several names: the first path
-        self._same: set[str] = set()  # directories that list exactly what they did
-        self._doubtful: set[str] = set()  # remembered directories that are to be entered
-        self._has_writer = False  # the file that was read last was open for writing
+        self._inodes: dict[tuple[int, int], str] = {}  # of files with several hard links: the first path
+        self._same: set[str] = set()  # directories with an unchanged listing
+        self._doubtful: set[str] = set()  # cached directories that have to be entered
+        self._has_writer = False  # the last file read was open for writing
         self.changed: Directories = {}
         self.gone: set[str] = set()
 
     def run(self, fd: int, path: str) -> tuple[Entry, int]:
-        """Read the directory `fd` and give its entry and the number of files. `path` names it in the cache."""
+        """Read the directory `fd`; return its entry and the number of files. `path` is its key in the cache."""
         self._base = os.dup(fd)
         self._held = 1
         try:
@@ -163,11 +163,11 @@ class Walk:
             self._stack.clear()
 
     def _find_doubtful(self, fd: int, path: str) -> None:
-        """Those that are not as they were, and all that lead to one. The top is entered in any case."""
+        """Find the changed directories and those above them. The top is always entered."""
         remembered = {
             each: found for each, found in self._cached.items() if each == path or each.startswith(f"{path}/")
         }
-        # Near the limit it matters which name comes first, so every one of them is counted on the way.
+        # Near the entry limit the order of names matters, so every directory is entered and counted.
         is_near = path in remembered and remembered[path].total[2] > self._limits.max_entries // 2
         if self._trust_objects and not is_near:
             self._same = find_unchanged(fd, path, remembered)
@@ -176,7 +176,7 @@ class Walk:
             while each and each not in self._doubtful:
                 self._doubtful.add(each)
                 each = each.rpartition("/")[0]
-        self.gone = set(self._doubtful)  # until they are left
+        self.gone = set(self._doubtful)  # until the walk has left them
 
     def _run(self, fd: int, path: str) -> tuple[Entry, int]:
         frame = self._enter("", path, 0, fd)
@@ -205,7 +205,7 @@ class Walk:
     # -- directories ---------------------------------------------------------------------------------------------------
 
     def _passes_by(self, frame: _Frame, name: str) -> bool:
-        """Whether a directory is as it was, with all that is below it: then what is remembered is what it holds."""
+        """Return whether a directory is unchanged with everything below it; if so, take it from the cache."""
         path = f"{frame.path}/{name}"
         found = self._cached.get(path)
         if found is None or path in self._doubtful or frame.old is None or name not in frame.old.folders:
@@ -227,7 +227,7 @@ class Walk:
         self._stack.append(frame)
         self._held += 1
         old = frame.old
-        # ctime of a directory moves with its xattrs, so an unchanged one need not be asked.
+        # ctime of a directory changes with its xattrs, so those of an unchanged one need not be read.
         same = old is not None and old.key == frame.key and frame.key[2] != 0
         frame.head = old.head if old is not None and same else encode_entry("", self._dir_head(fd))
         if old is not None and same and path in self._same:
@@ -268,7 +268,7 @@ class Walk:
             self._held -= 1
 
     def _reopen(self, frame: _Frame) -> None:
-        """Open a directory again from the nearest one above it that is open."""
+        """Open a directory again from the nearest open directory above it."""
         at = self._stack.index(frame)
         start = at
         while start > 0 and self._stack[start].fd < 0:
@@ -289,7 +289,7 @@ class Walk:
         self._held += 1
 
     def _leave(self, frame: _Frame) -> Entry:
-        """All names are in: make the tree, unless it is the one of last time."""
+        """Finish a directory: write its tree, unless it is the cached one."""
         self._stack.pop()
         self._release(frame)
         old = frame.old
@@ -322,7 +322,7 @@ class Walk:
         )
 
     def _tree_of_last_time(self, frame: _Frame) -> bytes | None:
-        """The digest of the tree, if nothing in the directory is different and it is still kept."""
+        """Return the cached digest of the tree, if the directory is unchanged and the tree is still stored."""
         old = frame.old
         if old is None or old.folders != frame.folders:
             return None
@@ -333,7 +333,7 @@ class Walk:
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def _recall(self, frame: _Frame, old: Directory) -> None:
-        """Take everything in a directory from memory, but for the directories in it."""
+        """Take all entries of a directory from the cache, except its sub-directories."""
         names = count_sights(old.seen)
         self._entries += names
         frame.names += names
@@ -343,7 +343,7 @@ class Walk:
         frame.pending = sorted(old.folders, reverse=True)
 
     def _scan(self, frame: _Frame) -> None:
-        """Look at every name; leave directories pending; read files unless all are as they were."""
+        """Stat every name; queue directories; read files unless all are unchanged."""
         pending: list[str] = []
         listed: list[str] = []
         numbers: list[int] = []
@@ -353,7 +353,7 @@ class Walk:
                 try:
                     status = item.stat(follow_symlinks=False)
                 except OSError as error:
-                    if not isinstance(error, FileNotFoundError):  # gone since it was listed; else it is tried again
+                    if not isinstance(error, FileNotFoundError):  # deleted since listed; else retry next time
                         frame.key = (*frame.key[:2], 0)
                     continue
                 mode = status.st_mode
@@ -368,7 +368,7 @@ class Walk:
         is_within = self._entries + len(listed) <= self._limits.max_entries
         if old is not None and old.seen == seen and self._trust_objects and is_within:
             self._recall(frame, old)
-            frame.pending = sorted(pending, reverse=True)  # one that could not be entered is in no tree
+            frame.pending = sorted(pending, reverse=True)  # a directory that could not be entered is in no tree
         else:
             self._entries += len(listed)
             frame.names += len(listed)
@@ -377,7 +377,7 @@ class Walk:
             pending.sort(reverse=True)
 
     def _look_closer(self, frame: _Frame, sights: list[Sight]) -> None:
-        """Read the files of a directory that are not as they were."""
+        """Read the changed files of a directory."""
         old = frame.old
         before: dict[str, Sight] = {sight[0]: sight for sight in unpack_sights(old.seen)} if old is not None else {}
         encoded: dict[str, bytes] = marshal.loads(old.known) if old is not None else {}
@@ -385,7 +385,7 @@ class Walk:
         seen: dict[str, Sight] = {sight[0]: sight for sight in sights if sight[1:] == FOLDER}
         files = sorted(sight for sight in sights if sight[1:] != FOLDER)
         room = self._limits.max_entries - (self._entries - len(files))
-        for sight in files:  # which of several names of a file is the first must not depend on the disk
+        for sight in files:  # sorted: the first of several hard links must not depend on the disk
             name = sight[0]
             if before.get(name) == sight and (self._trust_objects or self._still_kept(encoded[name])):
                 known[name] = encoded[name]
@@ -401,7 +401,7 @@ class Walk:
                 seen[name] = never(name)
                 break
         frame.own = (frame.files, frame.size)
-        # In the order of the disk, which stays while nothing changes.
+        # In the order of the disk, which is stable while nothing changes.
         listed = [name for name, *_ in sights if name in seen]
         frame.seen = pack_sights(listed, [number for name in listed for number in seen[name][1:]])
 
@@ -409,28 +409,29 @@ class Walk:
         (entry,) = decode_tree(encoded).values()
         if entry.kind != FILE:
             return True
-        # The pieces of a large file would have to be asked for one by one: read it again.
+        # The chunks of a large file would have to be looked up one by one: read it again.
         return entry.size <= CHUNK and self._sink.has(entry.digest) and (not entry.was or self._sink.has(entry.was))
 
     def _put_gap(self, frame: _Frame, name: str, error: Exception) -> None:
-        """A directory that could not be entered: gone, swapped, or over a limit."""
+        """Record a directory that could not be entered: deleted, swapped, or over a limit."""
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             return
         if isinstance(error, OSError) and error.errno == errno.ELOOP:
-            return  # a link now: then it is no directory of this moment
+            return  # a link now, so no longer a directory
         reason = "unreadable" if isinstance(error, OSError) else str(error)
-        frame.key = (*frame.key[:2], 0)  # it has to be tried again next time
+        frame.key = (*frame.key[:2], 0)  # retry it next time
         frame.gaps |= flags(gaps=True)
         frame.folders[name] = encode_entry(name, Entry(LEFT_OUT, stat.S_IFDIR >> 12, target=reason))
 
     def _look(self, frame: _Frame, known: dict[str, bytes], name: str, old: bytes) -> Sight:
-        """Read one name, and give the sight by which it may be known again."""
+        """Read one name, and return its stat cache entry."""
         now = time.time_ns()
         self._has_writer = False
         try:
             entry, status = self._read(frame.fd, name, os.stat(name, dir_fd=frame.fd, follow_symlinks=False))
             if status.st_nlink > 1 and entry.kind == FILE:
-                # A name that comes or goes moves the ctime that all of them share: they are read in one walk.
+                # Adding or removing a hard link changes the ctime that all of them share, so one walk reads all of
+                # them.
                 path = f"{frame.path}/{name}"
                 first = self._inodes.setdefault((status.st_dev, status.st_ino), path)
                 entry.twin = first if first != path else ""
@@ -460,7 +461,7 @@ class Walk:
         return self._find_was(f"{frame.path}/{name}")
 
     def read_note(self, fd: int, name: str) -> Entry | None:
-        """A single file of a directory; None if there is none."""
+        """Read a single file of a directory; None if there is none."""
         try:
             return self._read(fd, name, os.stat(name, dir_fd=fd, follow_symlinks=False))[0]
         except (FileNotFoundError, _IsFolder):
@@ -485,7 +486,7 @@ class Walk:
             except PermissionError:
                 return Entry(LEFT_OUT, kind >> 12, size=status.st_size, target="unreadable"), status
             except OSError:
-                # Swapped for something else between the look and the open: look again.
+                # Race: swapped between stat and open. Stat again.
                 status = os.stat(name, dir_fd=parent, follow_symlinks=False)
         return Entry(LEFT_OUT, kind >> 12, target="unreadable"), status
 
@@ -525,7 +526,7 @@ class Walk:
             if len(data) <= CHUNK:
                 return self._sink.put(data), len(data)
             size = os.fstat(fd).st_size
-            if size <= CHUNK:  # grew and shrank while we looked
+            if size <= CHUNK:  # grew and shrank while it was read
                 data = data[:size]
                 return self._sink.put(data), len(data)
         return self._read_pieces(fd, size), size
@@ -535,7 +536,7 @@ class Walk:
         at = 0
         while at < size:
             try:
-                # Holes are jumped over: an 8 TB file of nothing costs one call.
+                # Skip holes: an empty 8 TB file costs one call.
                 number = os.lseek(fd, at, os.SEEK_DATA) // CHUNK
             except OSError:
                 break
@@ -545,7 +546,7 @@ class Walk:
             wanted = min(CHUNK, size - at)
             data = read_at(fd, wanted, at)
             if len(data) < wanted:
-                data += bytes(wanted - len(data))  # cut off while we read: torn, and read again
+                data += bytes(wanted - len(data))  # truncated while it was read: torn, and retried
             if data != _ZEROS[:wanted]:
                 pieces.append((number, self._sink.put(data)))
             at += CHUNK
@@ -553,10 +554,10 @@ class Walk:
 
 
 def _is_open_for_writing(fd: int) -> bool:
-    """Whether anybody has the file open for writing, or mapped: a second write to a mapped page moves no ctime.
+    """Return whether a process has the file open for writing, or mapped: repeated writes to a mapped page keep ctime.
 
-    The kernel refuses a read lease on such a file. Ours lasts for an instant; whoever opens the file in it waits, and
-    the signal that would tell us is one that nobody minds.
+    The kernel refuses a read lease on such a file. Ours lasts for an instant; a process that opens the file meanwhile
+    waits, and the lease-break signal is one that is ignored by default.
     """
     from signal import SIGURG
 
@@ -564,13 +565,13 @@ def _is_open_for_writing(fd: int) -> bool:
         fcntl.fcntl(fd, fcntl.F_SETSIG, SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
-        return error.errno == errno.EAGAIN  # else the file is another user's, or the file system has no leases
+        return error.errno == errno.EAGAIN  # else the file belongs to another user, or the file system has no leases
     fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     return False
 
 
 def read_at(fd: int, wanted: int, at: int) -> bytes:
-    """Up to this many bytes from there, fewer only at the end of the file."""
+    """Read up to this many bytes at an offset, fewer only at the end of the file."""
     data = os.pread(fd, wanted, at)
     while data and len(data) < wanted:
         more = os.pread(fd, wanted - len(data), at + len(data))
@@ -581,7 +582,7 @@ def read_at(fd: int, wanted: int, at: int) -> bytes:
 
 
 def _read_xattrs(fd: int, prefix: str) -> tuple[Xattrs, dict[str, bytes]]:
-    """The xattrs of the user namespace, and the overlay's own marks by their last name."""
+    """Return the xattrs of the user namespace, and the overlay's own marks by their last name component."""
     try:
         names = os.listxattr(fd)
     except OSError:

@@ -1,11 +1,11 @@
-"""What a workspace's repository reads from elsewhere: git objects of a mirror of ours, or of the user's repository.
+"""Git objects that a workspace's repository borrows (alternates): from a mirror of ours, or from the user's repository.
 
-They are not among the workspace's files, so an archive takes them along as one pack, made and read by our own git from
-directories that no agent can write. It holds all of them and not only what some branch leads to: which branches there
-are stands in the agent's own `.git`, which no git of ours looks at.
+They are not among the workspace's files, so an archive includes them as one pack, made and read by our own git from
+directories that no agent can write. It holds all of them and not only the reachable ones: the branches are listed in
+the agent's own `.git`, which our git never reads.
 
-On the other side the pack becomes a mirror in the cache, known by its digest, and the workspace's `.git` is told to
-borrow from there: that is two lines in files of the agent's, written without following a link.
+On import the pack becomes a mirror in the cache, identified by its digest, and the workspace's `.git` is changed to
+borrow from there: two lines in files of the agent, written without following a link.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ _MOST_MODULES = 1000
 
 
 def are_objects(path: str) -> bool:
-    """Whether this is where git keeps objects, and not something else that a run has to see."""
+    """Return whether this is a git object directory, and not another mount of a run."""
     return os.path.basename(path) == "objects" and os.path.isdir(f"{path}/pack")
 
 
 def pack(borrows: Sequence[str], aside: str) -> str | None:
-    """One pack of all objects in these directories, made in a directory of ours; None if there are none."""
+    """Write one pack of all objects in these directories to a directory of ours; None if there are none."""
     git = Git(state=aside, config={})
     git_dir = f"{aside}/repo.git"
     repository.private_repository(git_dir, head="ref: refs/heads/none", borrows=borrows)
     found = git.run("cat-file", "--batch-all-objects", "--unordered", "--batch-check=%(objectname)", git_dir=git_dir)
     if not found:
         return None
-    # What is packed already is copied as it is; to look for better deltas would take longer than all the rest.
+    # Existing packs are copied as they are; a search for better deltas would take longer than everything else.
     name = git.run("pack-objects", "--quiet", "--window=0", f"{aside}/borrowed", git_dir=git_dir, feed=found)
     return f"{aside}/borrowed-{name.decode().strip()}.pack"
 
 
 def unpack(file: str, digest: str, cache: str) -> str:
-    """Make a mirror of a pack that came with an archive, unless there is one; gives the directory of its objects."""
+    """Make a mirror from the pack of an archive, unless it exists; return its object directory."""
     from workstead.system.kernel.locks import hold
 
     directory = f"{cache}/mirrors/archived{digest[:32]}"
     objects = f"{directory}/repo.git/objects"
     os.makedirs(directory, 0o755, exist_ok=True)
-    os.utime(directory)  # whoever sweeps leaves it alone now
+    os.utime(directory)  # mark as used, so that a sweep keeps it
     with hold(f"{directory}/lock", "unpack", wait_seconds=600):
         if not os.path.isdir(objects):
             aside = f"{directory}/new.git"
@@ -62,7 +62,7 @@ def unpack(file: str, digest: str, cache: str) -> str:
             os.rename(file, packed)
             os.chmod(packed, 0o444)
             try:
-                Git(state=directory, config={}).run("index-pack", packed, git_dir=aside)  # each object by its id
+                Git(state=directory, config={}).run("index-pack", packed, git_dir=aside)  # verifies object ids
             except BaseException:
                 remove_tree(directory)
                 raise
@@ -71,9 +71,10 @@ def unpack(file: str, digest: str, cache: str) -> str:
 
 
 def point_to(work: str, objects: str, owner: tuple[int, int] | None) -> None:
-    """Let the repository at the top of a work tree, if there is one, and its submodules borrow from here.
+    """Make the repository at the top of a work tree, if there is one, and its submodules borrow from here.
 
-    The files are the agent's, or whoever's the archive is: what is not a plain directory or file is left alone."""
+    The files come from the agent or an untrusted archive: an entry that is not a plain directory or file is left alone.
+    """
     try:
         top = os.open(work, OPEN_DIR)
     except OSError:
@@ -89,7 +90,7 @@ def point_to(work: str, objects: str, owner: tuple[int, int] | None) -> None:
 
 
 def _modules(folders: Folders) -> Iterator[str]:
-    """Repositories of submodules, which may have a slash in their names."""
+    """Yield the repositories of submodules, whose names may contain slashes."""
     pending = [".git/modules"]
     for _ in range(_MOST_MODULES):
         if not pending:

@@ -1,8 +1,8 @@
 """Archives in an object store: `s3://BUCKET/KEY`, by obstore, with the credentials of the environment.
 
-What is small is put under its key in one conditional request. What is large goes up in parts under a name of its own,
-as it is written, and is then copied to its key by the server, again only if nothing is there. A writer that is killed
-leaves parts that no listing shows, which a lifecycle rule of the bucket clears away, or at worst the aside.
+A small archive is put under its key in one conditional request. A large one is uploaded in parts under a temporary key,
+as it is written, and then copied to its key by the server, again only if the key is free. A killed writer leaves parts
+that no listing shows, which a lifecycle rule of the bucket removes, or at worst the object under the temporary key.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PART = 8 << 20
-_MOST_COPIED = 5 << 30  # by one request of S3
+_MOST_COPIED = 5 << 30  # limit of one copy request of S3
 
 
 @contextmanager
 def writing(location: str, *, replace: bool) -> Iterator[_Object]:
-    """Something to write an archive to; it stands when the context ends well."""
+    """Yield a target to write an archive to; it becomes visible when the context ends without an error."""
     bucket, key = split(location)
     target = _Object(_store(bucket), location, key, replace=replace)
     try:
@@ -45,7 +45,7 @@ def writing(location: str, *, replace: bool) -> Iterator[_Object]:
 
 @contextmanager
 def reading(location: str) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """The size of an archive and its bytes, as they come."""
+    """Yield the size of an archive and its bytes, streamed."""
     bucket, key = split(location)
     store = _store(bucket)
     import obstore
@@ -56,7 +56,7 @@ def reading(location: str) -> Iterator[tuple[int, Iterator[bytes]]]:
 
 
 def listing(location: str) -> dict[str, int]:
-    """The names of the objects directly below a prefix, with their sizes."""
+    """Return the names of the objects directly below a prefix, with their sizes."""
     bucket, key = split(location)
     store = _store(bucket)
     import obstore
@@ -78,7 +78,7 @@ def _chunks(location: str, found: Any) -> Iterator[bytes]:
 
 
 def split(location: str) -> tuple[str, str]:
-    """Bucket and key of an `s3://` URL; anything else in it is refused, secrets above all."""
+    """Split an `s3://` URL into bucket and key; refuse anything else in it, credentials above all."""
     bucket, slash, key = location.removeprefix("s3://").partition("/")
     plain = bucket.replace("-", "").replace(".", "")
     if not slash or not key or key.endswith("/") or not plain.isascii() or not plain.isalnum():
@@ -99,7 +99,7 @@ def _store(bucket: str) -> Any:
 
 @contextmanager
 def _said(location: str) -> Iterator[None]:
-    """Say in our words what a bucket answers."""
+    """Translate the errors of a bucket into ours."""
     try:
         yield
     except FileNotFoundError:
@@ -122,7 +122,7 @@ def _exists(location: str) -> FileExists:
 
 
 class _Object:
-    """What is written to a bucket: kept in memory while it is small, sent in parts from then on."""
+    """An upload to a bucket: buffered in memory while it is small, sent in parts from then on."""
 
     def __init__(self, store: Any, location: str, key: str, *, replace: bool) -> None:
         import obstore
@@ -162,11 +162,11 @@ class _Object:
         self._buffer.clear()
 
     def digest(self) -> str:
-        """Of all that was written."""
+        """Return the digest of all bytes written."""
         return self._digest.hexdigest()
 
     def stand(self) -> None:
-        """Let it be seen under its key."""
+        """Make the object visible under its key."""
         with _said(self._location):
             if self._parts is None:
                 mode: Any = "overwrite" if self._replace else "create"
@@ -181,5 +181,5 @@ class _Object:
                     self._api.delete(self._store, self._aside)
 
     def let_go(self) -> None:
-        """Forget what is not finished: it is never seen."""
+        """Abandon an unfinished upload, which never becomes visible."""
         self._parts = None

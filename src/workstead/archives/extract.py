@@ -1,7 +1,7 @@
-"""What was found good so far becomes files in a fresh directory and objects in the store.
+"""Extract checked archive content: files into a new directory and objects into the store.
 
-Every name is made anew (O_EXCL) in a directory that was made a moment ago and is reached by descriptor, never through a
-link. The directory and the objects belong to nobody yet: whoever asked drops both if the archive turns out to be bad.
+Every name is created with O_EXCL in a directory that was just created and is reached by descriptor, never through a
+link. The directory and the objects are not referenced yet: the caller drops both if the archive turns out to be bad.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Extractor:
-    """Takes what a `Reader` gives; `fd` is the directory to fill, which it closes, `history` gets the lines, and the
-    file at `pack`, which is made when there is something for it, the borrowed objects."""
+    """The receiver of a `Reader`.
+
+    `fd` is the directory to fill, which this closes; `history` gets the event lines; the borrowed objects go to the
+    file at `pack`, which is created only if there are any.
+    """
 
     def __init__(self, fd: int, objects: Writer, history: IO[bytes], owner: tuple[int, int] | None, pack: str) -> None:
         self._folders = Folders(fd)
@@ -37,22 +40,22 @@ class Extractor:
         self._packed = -1
 
     def close(self) -> None:
-        """Give back all descriptors."""
+        """Close all descriptors."""
         self._folders.close()
         for descriptor in (self._large, self._packed):
             if descriptor >= 0:
                 os.close(descriptor)
 
     def line(self, line: bytes) -> None:
-        """A line of the history."""
+        """Write a line of the history."""
         self._history.write(line)
 
     def object(self, data: bytes) -> None:
-        """Something that states are made of."""
+        """Store an object of a snapshot."""
         self._objects.put(data)
 
     def pack(self, data: bytes) -> None:
-        """Some bytes of the pack of borrowed objects."""
+        """Append to the pack of borrowed objects."""
         try:
             if self._packed < 0:
                 self._packed = os.open(self._pack, _NEW, 0o600)
@@ -63,7 +66,7 @@ class Extractor:
             raise from_os(error, "the new workspace") from error
 
     def folder(self, path: str) -> None:
-        """Make a directory for us to fill; its mode comes last."""
+        """Create a directory that we can write to; its mode is set last."""
         try:
             parent, name = self._parent(path)
             os.mkdir(name, 0o700, dir_fd=parent)
@@ -71,7 +74,7 @@ class Extractor:
             raise from_os(error, "the new workspace") from error
 
     def folder_done(self, path: str, entry: Entry) -> None:
-        """Give a directory its mode and time, now that nothing more goes into it."""
+        """Set mode and time of a directory, now that it is complete."""
         try:
             fd = self._folders.open(path)
             self._finish(fd, entry)
@@ -79,7 +82,7 @@ class Extractor:
             raise from_os(error, "the new workspace") from error
 
     def link(self, path: str, entry: Entry) -> None:
-        """Make a link; nothing of ours ever follows it."""
+        """Create a symbolic link; our code never follows it."""
         try:
             parent, name = self._parent(path)
             os.symlink(entry.target, name, dir_fd=parent)
@@ -90,13 +93,13 @@ class Extractor:
             raise from_os(error, "the new workspace") from error
 
     def file(self, path: str, entry: Entry, data: bytes) -> None:
-        """Make a file."""
+        """Create a file."""
         self.begin(path)
         self.piece(0, data)
         self.end(path, entry)
 
     def begin(self, path: str) -> None:
-        """Make a file whose pieces come next."""
+        """Create a file whose pieces follow."""
         try:
             parent, name = self._parent(path)
             self._large = os.open(name, _NEW, 0o600, dir_fd=parent)
@@ -104,14 +107,14 @@ class Extractor:
             raise from_os(error, "the new workspace") from error
 
     def piece(self, at: int, data: bytes) -> None:
-        """Some bytes of it."""
+        """Write some bytes of the current file."""
         try:
             write_pieces(self._large, ((at, data),), 0, sparse=False)
         except OSError as error:
             raise from_os(error, "the new workspace") from error
 
     def end(self, path: str, entry: Entry) -> None:
-        """The file is complete."""
+        """Complete the current file."""
         del path
         fd, self._large = self._large, -1
         try:

@@ -1,9 +1,8 @@
-"""A state without the layers below it: every directory as it is seen, under digests that mean the same everywhere.
+"""Flatten a state: merge it with its lower layers into directories whose digests are the same on every machine.
 
-A kept state may lie on layers of this machine. Here it is walked as the agent sees it, and each directory is put
-together anew. What two states have in common is walked once: a directory is known by the layers that make it up.
-What a snapshot left out (devices, sockets, files over the limit) is in no state's files, so it is in no flat state;
-the record of the snapshot names it.
+A stored state may lie on layers of this machine. Here it is walked as the agent sees it, and each directory is encoded
+again. Directories that two states share are walked once: a directory is identified by its layers. Entries that a
+snapshot left out (devices, sockets, files over the limit) are in no flat state; the record of the snapshot lists them.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ if TYPE_CHECKING:
     from workstead.snapshots.trees import Pile, Tree
 
     class Visitor(Protocol):
-        """Is told what a state holds, a directory before its content and in the order of names."""
+        """Callbacks of a walk: a directory before its content, in the order of names."""
 
         def folder(self, path: str, entry: Entry) -> None: ...
         def file(self, path: str, tree: Tree, entry: Entry) -> Entry:
-            """Take a file, and give its entry in the flat state."""
+            """Process a file, and return its entry in the flat state."""
 
         def link(self, path: str, entry: Entry) -> None: ...
         def tree(self, data: bytes) -> bytes:
-            """A directory is complete; give its digest."""
+            """Process a complete directory; return its digest."""
 
 
 _MOST_RUNS = 4096
@@ -56,14 +55,14 @@ class _Frame:
 
 
 class Flattener:
-    """Walks states, and remembers what it has seen."""
+    """Walk states, and remember the directories seen."""
 
     def __init__(self) -> None:
-        self._known: dict[object, tuple[bytes, int]] = {}  # what a directory is made of -> its digest and size
-        self._bare: dict[str, Entry] = {}  # `work` and `output`, for a state that does not say what they are like
+        self._known: dict[object, tuple[bytes, int]] = {}  # layers of a directory -> its digest and size
+        self._bare: dict[str, Entry] = {}  # `work` and `output`, for a state without their metadata
 
     def walk(self, tree: Tree, visit: Visitor) -> bytes:
-        """Show a state to the visitor; gives the digest of the flat one."""
+        """Walk a state with the visitor; return the digest of the flat state."""
         stack = [_Frame("", "", Entry(DIR), tree.top, None)]
         while True:
             frame = stack[-1]
@@ -130,7 +129,7 @@ def _key(pile: Pile) -> object:
 
 
 def runs_of(tree: Tree, entry: Entry) -> tuple[tuple[int, int], ...] | None:
-    """First and last number of the pieces of a large file that hold data; None if it is mostly data."""
+    """Return first and last number of the data runs of a large file; None if it is mostly data."""
     last = (entry.size - 1) // CHUNK
     runs: list[tuple[int, int]] = []
     for number, end in _data(tree, entry):
@@ -141,7 +140,7 @@ def runs_of(tree: Tree, entry: Entry) -> tuple[tuple[int, int], ...] | None:
     if 2 * sum(end - first + 1 for first, end in runs) > last:
         return None
     gap = 1
-    while len(runs) > _MOST_RUNS:  # a map of any file stays small: the narrowest holes are filled
+    while len(runs) > _MOST_RUNS:  # bound the size of the map: fill the narrowest holes
         gap *= 2
         runs = _without_gaps(runs, gap)
     return tuple(runs)
@@ -170,7 +169,7 @@ def _data(tree: Tree, entry: Entry) -> Iterator[tuple[int, int]]:
             try:
                 start = os.lseek(fd, at, os.SEEK_DATA)
                 at = os.lseek(fd, start, os.SEEK_HOLE)
-            except OSError:  # nothing but a hole is left
+            except OSError:  # only a hole is left
                 return
             yield start // CHUNK, (min(at, entry.size) - 1) // CHUNK
     finally:
@@ -178,7 +177,7 @@ def _data(tree: Tree, entry: Entry) -> Iterator[tuple[int, int]]:
 
 
 def pieces_of(tree: Tree, entry: Entry, runs: tuple[tuple[int, int], ...] | None) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of the pieces in these runs, or of all; what holds no data, or is gone by now, is zeros."""
+    """Yield number and bytes of the pieces in these runs, or of all; holes and truncated parts are zeros."""
     found = tree.pieces(entry)
     at, data = next(found, (entry.size, b""))
     for first, last in runs if runs is not None else ((0, (entry.size - 1) // CHUNK),):
@@ -190,7 +189,7 @@ def pieces_of(tree: Tree, entry: Entry, runs: tuple[tuple[int, int], ...] | None
 
 
 def flat_file(tree: Tree, entry: Entry, size: int, digest: bytes, *, sparse: bool) -> Entry:
-    """The entry of a file in a flat state."""
+    """Return the entry of a file in a flat state."""
     return Entry(
         FILE,
         entry.mode,

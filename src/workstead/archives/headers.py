@@ -1,9 +1,8 @@
-"""The headers of a tar: we write few kinds and read no others.
+"""Tar headers: we write few types and read no others.
 
-A header is read, understood, written again and compared: what is not byte by byte what we would have written is
-refused. There are no hard links, devices, pipes, sparse maps, global records, long-name members, owners, set-id bits,
-base-256 numbers or second spellings of anything, so there is no place where two readers could understand a header
-differently.
+A header is parsed, encoded again and compared: if the bytes differ, it is refused. There are no hard links, devices,
+pipes, sparse maps, global records, long-name members, owners, set-id bits, base-256 numbers or alternative spellings,
+so no two readers can interpret a header differently.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ BLOCK = 512
 END = bytes(2 * BLOCK)
 FILE, FOLDER, LINK = "f", "d", "l"
 MAX_NAME = 255
-MAX_PAX = 2 << 20  # the deepest path that a snapshot keeps fits in
+MAX_PAX = 2 << 20  # fits the deepest path that a snapshot can store
 
 _TYPES = {FILE: b"0", FOLDER: b"5", LINK: b"2"}
 _KINDS = {code: kind for kind, code in _TYPES.items()}
@@ -42,21 +41,21 @@ _XATTR = b"SCHILY.xattr."
 
 
 class Member(Value):
-    """One thing in an archive, as its header says it."""
+    """One member of an archive, from its header."""
 
     kind: str
-    name: str  # as in `work/src/a.py`; surrogate-escaped
+    name: str  # such as `work/src/a.py`; surrogate-escaped
     mode: int = 0o644
     mtime_ns: int = 0
-    size: int = 0  # of the bytes that follow
+    size: int = 0  # of the data that follows
     target: str = ""
     xattrs: tuple[tuple[bytes, bytes], ...] = ()
-    full_size: int | None = None  # of a file with holes; then the bytes that follow are its pieces in `runs`
-    runs: tuple[tuple[int, int], ...] = ()  # first and last number of pieces that follow each other
+    full_size: int | None = None  # of a file with holes; then the data that follows are its pieces in `runs`
+    runs: tuple[tuple[int, int], ...] = ()  # first and last number of consecutive pieces
 
 
 def encode(member: Member) -> bytes:
-    """The header of a member: the extended one if it is needed, then the plain one."""
+    """Encode the header of a member: the extended one if it is needed, then the plain one."""
     name, target = os.fsencode(member.name), os.fsencode(member.target)
     records: list[tuple[bytes, bytes]] = []
     if not _is_utf8(name) or not _is_utf8(target):
@@ -84,7 +83,7 @@ def encode(member: Member) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """What fills the last block of so many bytes."""
+    """Return the padding of the last block for data of this size."""
     return bytes(-size % BLOCK)
 
 
@@ -102,7 +101,7 @@ def _decimal(mtime_ns: int) -> bytes:
 
 
 def _record(key: bytes, value: bytes) -> bytes:
-    """`LENGTH KEY=VALUE\\n`, where the length counts its own digits."""
+    """Encode `LENGTH KEY=VALUE\\n`, where the length counts its own digits."""
     rest = len(key) + len(value) + 3
     length = rest + len(str(rest))
     length = rest + len(str(length))
@@ -120,7 +119,7 @@ _TAIL = b"ustar\x0000" + bytes(64) + b"0000000\0" * 2 + bytes(155 + 12)
 
 
 def read_member(read: Callable[[int], bytes]) -> Member | None:
-    """The next member, None at the end. `read` gives exactly so many bytes, or raises."""
+    """Read the next member, None at the end. `read` returns exactly the requested number of bytes, or raises."""
     block = read(BLOCK)
     if block == END[:BLOCK]:
         if read(BLOCK) != END[:BLOCK]:
@@ -175,7 +174,7 @@ def _understand(block: bytes, records: dict[bytes, bytes]) -> Member:
 
 
 def check_name(name: str) -> str:
-    """A relative path of plain components; everything else is refused before anybody looks at it."""
+    """Return the name if it is a relative path of plain components; refuse everything else before it is used."""
     if "\0" in name:
         raise NullByteInPath("a name in the archive holds a NUL byte")
     if name.startswith("/"):

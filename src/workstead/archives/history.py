@@ -1,11 +1,11 @@
-"""The history of a workspace in an archive: its own events in full, those of its neighbours as links of the chain.
+"""The history of a workspace in an archive: its own events in full, those of other workspaces as links of the chain.
 
-    ["TASK"]                                     here begins the stream of this task
+    ["TASK"]                                     begins the stream of this task
     [version, type, data, actor, metadata, time] an event of the workspace, as the log stores it
-    "LINK"                                       somebody else's event: its digest and nothing of its content
+    "LINK"                                       an event of another workspace: only its digest
 
-The chain of a stream is whole from its first event on, so that its last hash can be compared with that in the log which
-it came from.
+The chain of a stream is complete from its first event on, so that its last hash can be compared with the log of its
+origin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_LINE = 8 << 20
 
 
 def encode(stream: str, rows: Iterable[Row], uid: str) -> Iterator[bytes]:
-    """The lines of one stream. Raises LogBroken if it does not add up: what is broken here proves nothing elsewhere."""
+    """Encode the lines of one stream. Raise LogBroken if its chain is broken: it would prove nothing elsewhere."""
     yield _line([stream])
     last = GENESIS
     for version, kind, data, actor, metadata, at, digest in rows:
@@ -48,14 +48,14 @@ def _line(said: object) -> bytes:
 
 
 class History:
-    """Reads the lines and walks the chains. Raises ArchiveDamaged where something does not fit."""
+    """Read the lines and verify the chains. Raise ArchiveDamaged on a mismatch."""
 
     def __init__(self) -> None:
         self.heads: dict[str, tuple[int, str]] = {}  # stream -> version and hash of its last event
         self._stream = ""
 
     def read(self, line: bytes) -> Event | None:
-        """Take one line; gives the event if it is one in full."""
+        """Process one line; return the event if it is a full one."""
         try:
             said = json.loads(line)
         except (ValueError, RecursionError):
@@ -101,12 +101,12 @@ class History:
         return digest
 
     def check(self, said: object) -> None:
-        """Compare where the chains ended with where they should."""
+        """Compare the ends of the chains with the expected ones."""
         if said != self.as_list():
             raise ArchiveDamaged("the history does not end where the archive says", hint="an event was changed")
 
     def as_list(self) -> list[dict[str, object]]:
-        """Each stream, how many events it has, and its last hash."""
+        """Return each stream with its number of events and its last hash."""
         return [
             {"stream": stream, "events": version, "head": digest} for stream, (version, digest) in self.heads.items()
         ]

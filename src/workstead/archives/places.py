@@ -1,7 +1,7 @@
-"""Where an archive is: a file, or an object in a bucket.
+"""Location of an archive: a file, or an object in a bucket.
 
-A file appears under its name when it is complete and on the disk, and not before: until then it has no name at all, so
-a writer that is killed leaves nothing. Without `replace`, one that is there stays.
+A file appears under its name only when it is complete and durable: until then it has no name at all, so a killed writer
+leaves nothing. Without `replace`, an existing file is not overwritten.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Target(Protocol):
-        """Takes the bytes of an archive, and counts them."""
+        """A sink for the bytes of an archive that counts them."""
 
         size: int
 
@@ -34,12 +34,12 @@ _BLOCK = 1 << 20
 
 
 def is_remote(location: str) -> bool:
-    """Whether this names an object in a bucket."""
+    """Return whether this names an object in a bucket."""
     return location.startswith("s3://")
 
 
 def place_of(location: str, name: str) -> str:
-    """Where an archive goes: `name` in a directory, or what was said."""
+    """Return the target path of an archive: `name` in a directory, or the location itself."""
     if is_remote(location):
         return location + name if location.endswith("/") else location
     return os.path.join(location, name) if location.endswith("/") or os.path.isdir(location) else location
@@ -47,7 +47,7 @@ def place_of(location: str, name: str) -> str:
 
 @contextmanager
 def writing(location: str, *, replace: bool) -> Iterator[Target]:
-    """Something to write an archive to; it stands when the context ends well, and leaves nothing when it does not."""
+    """Yield a target to write an archive to; it appears when the context ends well, and leaves nothing otherwise."""
     if is_remote(location):
         from workstead.archives.buckets import writing as writing_to_bucket
 
@@ -55,7 +55,7 @@ def writing(location: str, *, replace: bool) -> Iterator[Target]:
             yield target
         return
     folder, name = os.path.split(os.path.abspath(location))
-    if len(os.fsencode(folder)) >= 4096:  # makedirs would go down level by level before the kernel says no
+    if len(os.fsencode(folder)) >= 4096:  # makedirs would create level after level before the kernel refuses
         raise PathTooLong("the place of the archive has a path of over 4096 bytes", hint="choose a shorter one")
     if not replace and os.path.lexists(location):
         raise _exists(location)
@@ -68,7 +68,7 @@ def writing(location: str, *, replace: bool) -> Iterator[Target]:
         yield file
         try:
             file.stand_as(name, replace=replace)
-        except FileExistsError:  # made by somebody else meanwhile
+        except FileExistsError:  # created by another process meanwhile
             raise _exists(location) from None
         except OSError as error:
             raise from_os(error, location) from error
@@ -79,7 +79,7 @@ def _exists(location: str) -> FileExists:
 
 
 class _File:
-    """A file without a name, or with a hidden one where the file system knows no such thing."""
+    """A file without a name (O_TMPFILE), or with a hidden one if the file system cannot do that."""
 
     def __init__(self, folder: str, location: str) -> None:
         self._folder = folder
@@ -116,11 +116,11 @@ class _File:
         self.size += len(data)
 
     def digest(self) -> str:
-        """Of all that was written."""
+        """Return the digest of all bytes written."""
         return self._digest.hexdigest()
 
     def stand_as(self, name: str, *, replace: bool) -> None:
-        """Give it its name, durably."""
+        """Link the file under its name, durably."""
         sync_file(self._fd)
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -136,13 +136,13 @@ class _File:
 
     def _link(self, folder: int, name: str) -> None:
         source = self._hidden or f"/proc/self/fd/{self._fd}"
-        # With a descriptor it is `linkat`, which can be told to follow /proc's link to the file without a name.
+        # With a descriptor Python calls `linkat`, which can follow /proc's link to the unnamed file.
         os.link(source, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=True)
 
 
 @contextmanager
 def reading(location: str) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """The size of an archive and its bytes, as they come."""
+    """Yield the size of an archive and its bytes, streamed."""
     if is_remote(location):
         from workstead.archives.buckets import reading as reading_from_bucket
 
@@ -150,7 +150,7 @@ def reading(location: str) -> Iterator[tuple[int, Iterator[bytes]]]:
             yield found
         return
     try:
-        # No pipe or device is opened for more than a look; a link to a file is the caller's own wish.
+        # O_NONBLOCK: a pipe or device is opened only to be refused. A link to a file is the caller's choice.
         fd = os.open(location, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise ArchiveNotFound(f"there is no archive {location}", hint="check the spelling") from None

@@ -1,12 +1,12 @@
-"""Read an archive in one pass, and believe nothing.
+"""Read an untrusted archive in one pass and verify everything.
 
-The order of members is fixed, and within the present state they come as a walk gives them: a directory, then what is in
-it, names ascending. So a name that is there twice, a file below a link, or one whose directory was left out cannot
-pass, and nothing has to be remembered to see that. Each directory is put together from its members as the walk leaves
-it; the top one has to be the state that the manifest names.
+The order of members is fixed, and within the present state they are in the order of a walk: a directory, then its
+entries, names ascending. So a duplicate name, a file below a link, or a file without its directory is detected without
+remembering names. Each directory is encoded from its members as the walk leaves it; the digest of the top one must be
+that of the state in the manifest.
 
-What comes is shown to a `Receiver` piece by piece; it has to keep all of it apart until `read` returns, for only then
-is anything proven.
+The content is passed to a `Receiver` piece by piece, which must keep all of it separate until `read` returns, because
+nothing is proven before.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ if TYPE_CHECKING:
     from workstead.archives.trees import Caps
 
     class Receiver(Protocol):
-        """Takes what was found good so far."""
+        """A sink for content that has passed the checks so far."""
 
         def line(self, line: bytes) -> None:
-            """A line of the history."""
+            """Receive a line of the history."""
 
         def folder(self, path: str) -> None: ...
         def folder_done(self, path: str, entry: Entry) -> None: ...
         def link(self, path: str, entry: Entry) -> None: ...
         def file(self, path: str, entry: Entry, data: bytes) -> None: ...
         def begin(self, path: str) -> None:
-            """A large file; its pieces come next."""
+            """Begin a large file; its pieces follow."""
 
         def piece(self, at: int, data: bytes) -> None: ...
         def end(self, path: str, entry: Entry) -> None: ...
         def object(self, data: bytes) -> None:
-            """Something that states are made of."""
+            """Receive an object of a snapshot."""
 
         def pack(self, data: bytes) -> None:
-            """Some bytes of the pack of borrowed objects."""
+            """Receive bytes of the pack of borrowed objects."""
 
 
 _MAX_DOCUMENT = 16 << 20
-_MAX_TREE = 256 << 20  # a directory of millions of names
-_FREE_BYTES = 64 << 20  # so much may come out of however little
+_MAX_TREE = 256 << 20  # fits a directory of millions of names
+_FREE_BYTES = 64 << 20  # size below which the compression ratio is not checked
 _OUT = 1 << 20
 _WINDOW_LOG = 27
 _DOCUMENTS = ("context.json", "run.json", "task_spec.json", "workspace_config.json")
@@ -69,7 +69,7 @@ _ZEROS = bytes(CHUNK)
 
 
 class Unpacking:
-    """The bytes of a tar out of compressed ones, counted."""
+    """Decompress a tar and count its bytes."""
 
     def __init__(self, chunks: Iterable[bytes], caps: Caps) -> None:
         zstd = zstd_of_this_python()
@@ -86,8 +86,8 @@ class Unpacking:
         self.given = 0
 
     def read(self, size: int) -> bytes:
-        """Exactly so many bytes."""
-        if size > self._caps.max_bytes:  # what a header says, before anything is made ready for it
+        """Return exactly this many bytes."""
+        if size > self._caps.max_bytes:  # check the size in a header before allocating
             raise self._too_large()
         data = self._buffer[self._at : self._at + size]
         self._at += len(data)
@@ -140,7 +140,7 @@ class Unpacking:
         )
 
     def finish(self) -> str:
-        """See that nothing follows; gives the digest of the file."""
+        """Check that nothing follows; return the digest of the file."""
         if self._at < len(self._buffer):
             raise InvalidArchive("something follows the end of the archive")
         while not self._decompressor.eof:
@@ -156,7 +156,7 @@ class Unpacking:
 
 
 class _Folder:
-    """A directory of the present state that is being put together."""
+    """A directory of the present state that is being built."""
 
     __slots__ = ("encoded", "last", "member", "path", "size", "weight")
 
@@ -191,7 +191,7 @@ class Reader:
         self._members = 0
 
     def read(self) -> Contents:
-        """Everything; raises InvalidArchive, ArchiveDamaged, ArchiveTooLarge or what is wrong with a path."""
+        """Read everything; raise InvalidArchive, ArchiveDamaged, ArchiveTooLarge or a path error."""
         head = _object(self._document(self._expect("archive.json")), "archive.json")
         if head.get("format") != FORMAT or head.get("version") not in (1, VERSION):
             raise _unknown_format(head)
@@ -278,7 +278,7 @@ class Reader:
         self._note(member, digest.hexdigest())
 
     def _metadata(self, member: Member) -> Member:
-        """`.aw/` and its documents, if they are there; gives the member after them."""
+        """Read `.aw/` and its documents, if they exist; return the member after them."""
         if member.name != ".aw":
             return member
         if member.kind != FOLDER:
@@ -294,7 +294,7 @@ class Reader:
         return member
 
     def _pack(self, member: Member) -> str:
-        """The borrowed objects; gives their digest. What is in them is for git to say."""
+        """Read the borrowed objects; return their digest. git verifies their content."""
         if not member.size:
             raise ArchiveDamaged("the git objects in the archive are none")
         digest, left = sha256(), member.size
@@ -343,7 +343,7 @@ class Reader:
         folder.size += entry.size if entry.kind != LINK_ENTRY else 0
 
     def _leave(self) -> bytes:
-        """The directory on top is complete."""
+        """Complete the directory on top of the stack."""
         folder = self._stack.pop()
         data = b"".join(folder.encoded)
         digest = sha256(data).digest()
@@ -476,7 +476,7 @@ def _roots(summary: dict[str, Any]) -> list[str]:
 
 
 def _plain(member: Member) -> Member:
-    """A file of ours, and nothing else about it."""
+    """Return the member if it is a plain file of ours without other metadata."""
     if member != Member(kind=FILE, name=member.name, size=member.size):
         raise InvalidArchive(f"{member.name!r} is no plain file")
     return member
@@ -511,7 +511,7 @@ def _object(data: bytes, what: str) -> dict[str, Any]:
 
 
 class Nowhere:
-    """Takes everything and keeps nothing: for `aw archive verify`."""
+    """A receiver that discards everything: for `aw archive verify`."""
 
     def line(self, line: bytes) -> None: ...
     def folder(self, path: str) -> None: ...

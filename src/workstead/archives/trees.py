@@ -1,8 +1,8 @@
-"""What a directory of a state may be that a stranger hands us.
+"""Validate directory objects of an untrusted archive.
 
-A tree object is decoded, encoded again and compared, as headers are: one spelling only. It may refer only to what came
-before it, so that a root that was reached is complete, and it knows how much would be made of it: a few bytes that
-unfold into millions of files are refused before a single one is made.
+A tree object is decoded, encoded again and compared, as headers are: there is one spelling only. It may refer only to
+objects before it, so that a complete object means a complete state, and its expanded size is known: a few bytes that
+expand into millions of files are refused before the first file is created.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FEW = 10
 
 
 class Caps(Value):
-    """How much an archive may hold."""
+    """Size limits of an archive."""
 
     max_files: int = 5_000_000
     max_bytes: int = 100 << 30
@@ -45,7 +45,7 @@ class Caps(Value):
 
 
 class Weight:
-    """What a directory unfolds to."""
+    """The expanded size of a directory."""
 
     __slots__ = ("depth", "entries", "is_top", "reach", "size")
 
@@ -53,12 +53,12 @@ class Weight:
         self.depth = 1
         self.entries = 0
         self.size = 0
-        self.reach = 0  # how far up a link in it leads, in directories above this one
-        self.is_top = True  # whether it could be the top of a state: nothing but `work`, `output` and the notes
+        self.reach = 0  # how many directories above this one a link in it leads to
+        self.is_top = True  # whether it could be the top of a state: only `work`, `output` and the notes
 
 
 class Known:
-    """The objects that came so far."""
+    """The objects read so far."""
 
     def __init__(self, caps: Caps) -> None:
         self._caps = caps
@@ -68,7 +68,7 @@ class Known:
         self.outside: list[tuple[str, str]] = []  # the first links that lead out: name and target
 
     def add_list(self, digest: bytes, data: bytes) -> None:
-        """The list of a large file's pieces."""
+        """Add the chunk list of a large file."""
         size = int.from_bytes(data[:8], "big")
         if len(data) < 8 or (len(data) - 8) % 40 or size <= CHUNK or size > 1 << 62:
             raise InvalidArchive("a list of pieces in the archive is none")
@@ -84,7 +84,7 @@ class Known:
         self.lists[digest] = size
 
     def add_tree(self, digest: bytes, data: bytes) -> None:
-        """A directory, given as an object."""
+        """Add a directory object."""
         try:
             entries = decode_tree(data)
             again = encode_tree({name: encode_entry(name, entry) for name, entry in entries.items()})
@@ -101,7 +101,7 @@ class Known:
         self.add_weighed(digest, weight)
 
     def add_weighed(self, digest: bytes, weight: Weight) -> None:
-        """A directory that was checked."""
+        """Add a directory that was checked."""
         caps = self._caps
         if weight.depth > caps.max_depth:
             raise ArchiveTooLarge(f"a state in the archive is more than {caps.max_depth} directories deep")
@@ -113,10 +113,10 @@ class Known:
         self.trees[digest] = weight
 
     def weigh(self, weight: Weight, name: str, entry: Entry, path: str = "") -> None:
-        """Add an entry, whose path may be known, to a directory's weight. Raises for one that cannot be."""
+        """Add an entry, whose path may be known, to a directory's size. Raise if the entry is invalid."""
         if entry.mode & ~MODE_BITS or entry.over or entry.was or entry.flags & _NEVER:
             raise InvalidArchive(f"{name!r} in a state of the archive is not plain")
-        # Restoring sets what stands here, and root may set attributes that give rights.
+        # Restore sets these attributes, and as root it could set ones that grant privileges.
         if any(not key.startswith(b"user.") or b"\0" in key for key, _ in entry.xattrs):
             raise InvalidArchive(f"{name!r} in a state of the archive has an attribute that is not the user's")
         if entry.kind == FILE:
@@ -140,7 +140,7 @@ class Known:
         weight.is_top = weight.is_top and entry.kind in _TOP.get(name, ())
 
     def _reach_of(self, name: str, target: str, path: str) -> int:
-        """How many directories up a link leads; one that leads out, or may do so, is written down."""
+        """Return how many directories up a link leads; record a link that leads out, or may do so."""
         raw = os.fsencode(target)
         if not 0 < len(raw) <= _MAX_TARGET or b"\0" in raw:
             raise InvalidArchive(f"the link {name!r} in the archive leads to {target[:100]!r}")
@@ -148,19 +148,19 @@ class Known:
         up = 0
         while up < len(parts) and parts[up] == "..":
             up += 1
-        # After a name, `..` leads out of wherever that name leads, which may be another link.
+        # After a name, `..` is relative to the target of that name, which may be another link.
         if target.startswith("/") or ".." in parts[up:] or (path and up > path.count("/")):
             self._note_outside(path or name, target)
             return 0
         return up
 
     def _note_outside(self, name: str, target: str) -> None:
-        """Remember that a link leads out: whoever wants the archive decides."""
+        """Record that a link leads out: the caller decides about the archive."""
         if len(self.outside) < _FEW:
             self.outside.append((name, target))
 
     def check_root(self, root: str) -> str:
-        """A state that is complete, and nothing else."""
+        """Check that a root is a complete state, and return it."""
         if root == EMPTY:
             return root
         weight = self.trees.get(bytes.fromhex(root)) if len(root) == 64 and _is_hex(root) else None

@@ -1,14 +1,14 @@
-"""Write an archive in one pass: what it is, what happened, the files, what other states need, and the manifest.
+"""Write an archive in one pass: description, history, files, objects of other states, and the manifest.
 
-    archive.json        which workspace of which home this is, and how it was made
-    events.jsonl        its history (see chain.py)
+    archive.json        workspace, home, and how the archive was made
+    events.jsonl        its history (see history.py)
     .aw/…               its metadata documents
-    git/borrowed.pack   the objects that its repository reads from elsewhere, if it does (see borrowed.py)
+    git/borrowed.pack   the objects that its repository borrows, if it does (see borrowed.py)
     AGENTS.md CLAUDE.md output/… work/…      the present state, as any tar unpacks it
-    objects/contents/…  objects/lists/…  objects/trees/…     what the other states have and the present one has not
-    manifest.jsonl      a line for each member above, with its digest; then a line that sums up
+    objects/contents/…  objects/lists/…  objects/trees/…     objects of other states that the present one lacks
+    manifest.jsonl      a line for each member above, with its digest; then a summary line
 
-A thing comes after what it refers to, so that a reader who has come to it can see whether all of it is there.
+A member comes after the members that it refers to, so that a reader can check at once that they are complete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from workstead.snapshots.trees import Tree
 
 FORMAT = "carrel archive"
-VERSION = 2  # 1 has no borrowed objects
+VERSION = 2  # version 1 has no borrowed objects
 PACK = "git/borrowed.pack"
 _ZEROS = bytes(CHUNK)
 _BLOCK = 1 << 20
@@ -38,7 +38,7 @@ _LEVEL = 3
 
 
 class Writer:
-    """Writes one archive to `write`; `spool` is an empty file for the manifest, which comes last."""
+    """Write one archive to `write`; `spool` is an empty file for the manifest, which is written last."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class Writer:
     # -- members -------------------------------------------------------------------------------------------------------
 
     def add_bytes(self, name: str, data: bytes) -> None:
-        """A file of ours."""
+        """Add a file of ours."""
         self._begin(Member(kind=FILE, name=name, size=len(data)))
         self._put(data)
         self._end(Member(kind=FILE, name=name, size=len(data)), sha256(data).hexdigest())
 
     def add_stream(self, name: str, size: int, chunks: Iterable[bytes]) -> None:
-        """A file of ours that may be large; the chunks have to be `size` bytes together."""
+        """Add a file of ours that may be large; the chunks must have `size` bytes in total."""
         member = Member(kind=FILE, name=name, size=size)
         self._begin(member)
         digest = sha256()
@@ -86,22 +86,22 @@ class Writer:
         self._end(member, digest.hexdigest())
 
     def add_folder(self, name: str) -> None:
-        """A directory of ours."""
+        """Add a directory of ours."""
         member = Member(kind=FOLDER, name=name, mode=0o755)
         self._begin(member)
         self._end(member, "")
 
     def add_present(self, tree: Tree) -> str:
-        """The files of a state, as members of their own; gives the root of the flat state."""
+        """Add the files of a state as members; return the root of the flat state."""
         root = self._flat.walk(tree, _Present(self))
         return root.hex()
 
     def add_state(self, tree: Tree) -> str:
-        """What is new in another state, as objects; gives its flat root."""
+        """Add the new objects of another state; return its flat root."""
         return self._flat.walk(tree, _Objects(self)).hex()
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """The manifest and the end."""
+        """Write the manifest and the end."""
         self._spool.write(json.dumps({**summary, "sealed": self._seal.hexdigest()}).encode() + b"\n")
         size = self._spool.tell()
         self._spool.seek(0)
@@ -135,10 +135,10 @@ class Writer:
         if self._progress is not None:
             self._progress(self.bytes)
 
-    # -- what a state is made of ---------------------------------------------------------------------------------------
+    # -- content of a state --------------------------------------------------------------------------------------------
 
     def file(self, path: str, tree: Tree, entry: Entry) -> Entry:
-        """A file of the present state."""
+        """Add a file of the present state."""
         self.files += 1
         if entry.size > CHUNK:
             return self._large_file(path, tree, entry)
@@ -183,7 +183,7 @@ class Writer:
         return flat_file(tree, entry, entry.size, listed, sparse=runs is not None)
 
     def object_file(self, tree: Tree, entry: Entry) -> Entry:
-        """A file of another state: its content, unless it is in the archive already."""
+        """Add the content of a file of another state, unless it is in the archive already."""
         if entry.size > CHUNK:
             return self._object_list(tree, entry)
         digest = entry.digest
@@ -206,11 +206,11 @@ class Writer:
         return flat_file(tree, entry, entry.size, digest, sparse=runs is not None)
 
     def object_tree(self, data: bytes) -> bytes:
-        """A directory of another state."""
+        """Add a directory of another state."""
         return self._object("trees", sha256(data).digest(), data, self._trees)
 
     def present_tree(self, data: bytes) -> bytes:
-        """A directory of the present state: a reader puts it together from the members."""
+        """Return the digest of a directory of the present state: a reader rebuilds it from the members."""
         digest = sha256(data).digest()
         self._trees.add(digest)
         return digest
@@ -222,13 +222,13 @@ class Writer:
         return digest
 
     def folder(self, path: str, entry: Entry) -> None:
-        """A directory of the present state."""
+        """Add a directory of the present state."""
         member = Member(kind=FOLDER, name=path, mode=entry.mode, mtime_ns=entry.mtime_ns, xattrs=entry.xattrs)
         self._begin(member)
         self._end(member, "")
 
     def link(self, path: str, entry: Entry) -> None:
-        """A symbolic link of the present state."""
+        """Add a symbolic link of the present state."""
         self.files += 1
         member = Member(kind=LINK, name=path, mode=0o777, mtime_ns=entry.mtime_ns, target=entry.target)
         self._begin(member)
@@ -236,7 +236,7 @@ class Writer:
 
 
 class _Present:
-    """Makes members of what a state holds."""
+    """Write the content of a state as members."""
 
     def __init__(self, writer: Writer) -> None:
         self.folder = writer.folder
@@ -246,24 +246,24 @@ class _Present:
 
 
 class _Objects:
-    """Makes objects of what a state holds."""
+    """Write the content of a state as objects."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self.tree = writer.object_tree
 
     def folder(self, path: str, entry: Entry) -> None:
-        """Its tree comes when it is complete."""
+        """Do nothing: its tree is written when it is complete."""
 
     def link(self, path: str, entry: Entry) -> None:
-        """It is in the tree."""
+        """Do nothing: the link is in the tree."""
 
     def file(self, path: str, tree: Tree, entry: Entry) -> Entry:
         return self._writer.object_file(tree, entry)
 
 
 def manifest_line(member: Member, digest: str) -> bytes:
-    """What the manifest says about a member; names that are no UTF-8 have escaped surrogates."""
+    """Return the manifest line of a member; names that are not UTF-8 have escaped surrogates."""
     said: list[object] = [member.kind, member.name, f"{member.mode:04o}", member.mtime_ns]
     said += [member.target] if member.kind == LINK else [member.size, digest] if member.kind == FILE else []
     if member.xattrs:

@@ -1,1 +1,1 @@
-"""Backups of a home: packs of content by digest, and one manifest for each backup."""
+"""Backups of a home: content-addressed packs, and one manifest for each backup."""

@@ -1,12 +1,12 @@
-"""Where backups are: a directory or a prefix in a bucket, with the same three kinds of file.
+"""A backup repository: a directory or a prefix in a bucket, with the same three kinds of file.
 
-    backup.json          what this is, its format version, and the id of the home
+    backup.json          type, format version, and the id of the home
     packs/SHA256         content: a header that lists digest and length of each piece, then the pieces; named by digest
     backups/NUMBER       one backup: a digest, then the compressed manifest
 
-A file appears under its name when it is complete and on the disk, and is never changed. A manifest is written last, so
-a backup that was killed leaves packs without a manifest; the next backup reads their headers and uses them. Every file
-is read back and compared with its digest after it was written.
+A file appears under its name only when it is complete and durable, and is never changed. A manifest is written last, so
+a killed backup leaves packs without a manifest; the next backup reads their headers and uses them. Every file is read
+back and compared with its digest after it was written.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 FORMAT = 1
 KIND = "workstead backup"
 _MAGIC = b"workstead pack 1\n"
-_PACK = 32 << 20  # a pack is written when it holds this much
+_PACK = 32 << 20  # size at which a pack is written
 
 
 class Manifest(Value):
-    """One backup: which files there were, and in which packs their content is."""
+    """One backup: the list of files, and the packs with their content."""
 
     format: int
     number: int
     made_at: str
     home: str
-    place: str  # where the home was
+    place: str  # path of the home
     position: int  # of the newest event
-    head: str  # and its hash
+    head: str  # hash of the newest event
     boot: str
     began_ns: int  # files that changed after this are read again by the next backup
     is_root: bool
@@ -64,7 +64,7 @@ class Manifest(Value):
 
 
 class Repository:
-    """The backups of one home at a place."""
+    """The backups of one home at a location."""
 
     def __init__(self, location: str) -> None:
         self.location = location.rstrip("/") if not location.startswith("s3://") else "s3://" + location[5:].strip("/")
@@ -76,12 +76,12 @@ class Repository:
     # -- files -----------------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> bytes:
-        """A whole file; NotFound if there is none."""
+        """Return a whole file; raise NotFound if there is none."""
         with places.reading(f"{self.location}/{name}") as (_, chunks):
             return b"".join(chunks)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file that is not there yet, and read it back."""
+        """Write a new file, and read it back."""
         with places.writing(f"{self.location}/{name}", replace=False) as target:
             target.write(data)
         if not self.is_remote:
@@ -90,7 +90,7 @@ class Repository:
             raise BackupDamaged.of(f"{self.location}/{name}", "it is not what was written a moment ago")
 
     def names(self, folder: str) -> dict[str, int]:
-        """The files in a folder with their sizes."""
+        """Return the files in a folder with their sizes."""
         if self.is_remote:
             from workstead.archives.buckets import listing
 
@@ -107,10 +107,10 @@ class Repository:
             raise from_os(error, self.location) from error
         return found
 
-    # -- what it is ------------------------------------------------------------------------------------------------
+    # -- identity ------------------------------------------------------------------------------------------------------
 
     def check(self) -> str:
-        """The id of the home that these are backups of; BackupNotFound if there are none."""
+        """Return the id of the home of these backups; raise BackupNotFound if there are none."""
         try:
             text = self.read("backup.json")
         except NotFound:
@@ -127,7 +127,7 @@ class Repository:
         return home
 
     def make(self, home_id: str) -> None:
-        """Begin backups of a home here, or go on with those that are here; refuse any other directory."""
+        """Initialize backups of a home here, or continue existing ones; refuse any other directory."""
         try:
             found = self.check()
         except BackupNotFound:
@@ -138,7 +138,7 @@ class Repository:
             text = json.dumps({"kind": KIND, "format": FORMAT, "home": home_id})
             try:
                 self.write("backup.json", text.encode())
-            except FileExists:  # by another process, a moment ago
+            except FileExists:  # written by another process meanwhile
                 found = self.check()
             else:
                 found = home_id
@@ -150,11 +150,11 @@ class Repository:
     # -- manifests -------------------------------------------------------------------------------------------------
 
     def numbers(self) -> list[int]:
-        """The complete backups, oldest first."""
+        """Return the numbers of the complete backups, oldest first."""
         return sorted(int(name) for name in self.names("backups") if name.isdigit())
 
     def load(self, number: int | None = None) -> Manifest:
-        """One backup, by default the newest."""
+        """Load one backup, by default the newest."""
         numbers = self.numbers()
         if not numbers or (number is not None and number not in numbers):
             what = "no complete backup" if number is None else f"no backup {number}"
@@ -176,7 +176,7 @@ class Repository:
             raise BackupDamaged.of(name, "it makes no sense") from error
 
     def save(self, manifest: Manifest) -> Manifest:
-        """Write the manifest under the next free number; from then on the backup counts."""
+        """Write the manifest under the next free number; from then on the backup is complete."""
         number = max(self.numbers(), default=0)
         while True:
             number += 1
@@ -185,14 +185,16 @@ class Repository:
             data = sha256(packed).hexdigest().encode() + b"\n" + packed
             try:
                 self.write(f"backups/{number}", data)
-            except FileExists:  # another backup was quicker
+            except FileExists:  # race: another backup took the number
                 continue
             return manifest
 
     # -- content ---------------------------------------------------------------------------------------------------
 
     def read_pack(self, name: str) -> tuple[bytes, dict[str, tuple[int, int]]]:
-        """A pack and the offset and length of each piece in it; BackupDamaged names it if a byte differs."""
+        """Return a pack and the offset and length of each piece in it; raise BackupDamaged, naming it, if a byte
+        differs.
+        """
         where = f"{self.location}/packs/{name}"
         try:
             data = self.read(f"packs/{name}")
@@ -203,7 +205,7 @@ class Repository:
         return data, _pieces(data, where)
 
     def verify(self, manifest: Manifest) -> int:
-        """Read every pack of a backup and see that each piece is there; return how many bytes were read."""
+        """Read every pack of a backup and check that each piece exists; return the number of bytes read."""
         wanted: dict[int, list[tuple[str, int, int]]] = {}
         for digest, (pack, offset, length) in manifest.blobs.items():
             wanted.setdefault(pack, []).append((digest, offset, length))
@@ -218,7 +220,7 @@ class Repository:
 
 
 def _forget_cached(path: str) -> None:
-    """Let the next read come from the disk."""
+    """Drop the file from the page cache, so that the next read comes from the disk."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -244,7 +246,7 @@ def _pieces(data: bytes, where: str) -> dict[str, tuple[int, int]]:
 
 
 class PackWriter:
-    """Adds pieces of content, each once, also across backups: what a pack of this place holds is not written again."""
+    """Store pieces of content, deduplicated across backups: a piece in any pack here is not written again."""
 
     def __init__(self, repository: Repository, last: Manifest | None) -> None:
         self._repository = repository
@@ -270,16 +272,16 @@ class PackWriter:
             self._take_over(name)
 
     def _take_over(self, name: str) -> None:
-        """Use what an older or an interrupted backup wrote."""
+        """Reuse the pieces of an older or interrupted backup."""
         try:
             _, pieces = self._repository.read_pack(name)
-        except WorksteadError:  # damaged: nothing of it is used
+        except WorksteadError:  # damaged: do not use it
             return
         for digest, (offset, length) in pieces.items():
             self._known.setdefault(digest, (name, offset, length))
 
     def add(self, data: bytes) -> str:
-        """Keep a piece; return its digest."""
+        """Store a piece; return its digest."""
         digest = sha256(data).hexdigest()
         if not self.has(digest) and digest not in self._buffer:
             self._buffer[digest] = data
@@ -289,7 +291,7 @@ class PackWriter:
         return digest
 
     def has(self, digest: str) -> bool:
-        """Whether a piece is at this place already; then this backup refers to it."""
+        """Return whether a piece is stored already; then this backup refers to it."""
         if digest in self.blobs:
             return True
         known = self._known.get(digest)
@@ -306,7 +308,7 @@ class PackWriter:
         return self._index[name]
 
     def flush(self) -> None:
-        """Write the pieces that wait as one pack."""
+        """Write the buffered pieces as one pack."""
         if not self._buffer:
             return
         listed = json.dumps([[digest, len(data)] for digest, data in self._buffer.items()]).encode()
@@ -314,7 +316,7 @@ class PackWriter:
         name = sha256(pack).hexdigest()
         try:
             self._repository.write(f"packs/{name}", pack)
-        except FileExists:  # by another backup with the same content; damaged, if it was not taken over
+        except FileExists:  # written by another backup with the same content; damaged, if it was not reused
             self._repository.read_pack(name)
         self.written_bytes += len(pack)
         offset = len(_MAGIC) + 8 + len(listed)
@@ -330,7 +332,7 @@ class PackWriter:
 
 
 class PackReader:
-    """Reads pieces of a backup; a few packs stay in memory, because neighbours lie in one pack."""
+    """Read pieces of a backup; cache a few packs, because neighbouring pieces are in one pack."""
 
     def __init__(self, repository: Repository, manifest: Manifest) -> None:
         self._repository = repository
@@ -338,7 +340,7 @@ class PackReader:
         self._open: dict[int, bytes] = {}
 
     def get(self, digest: str) -> bytes:
-        """The bytes of a piece, compared with its digest."""
+        """Return the bytes of a piece, verified by digest."""
         pack, offset, length = self._manifest.blobs[digest]
         if pack not in self._open:
             if len(self._open) >= 4:

@@ -1,14 +1,14 @@
-"""Directories as entries of a manifest, and back.
+"""Convert directories to entries of a manifest, and back.
 
 An entry is a list: path, kind, mode, uid, gid, mtime in ns, attributes, and by kind
 
     f   size, inode, ctime in ns, size of a piece, pieces (digest, or null for zeros) in order
-    h   path of the first name of the same file
+    h   path of the first name of the same file (hard link)
     l   target
-    d w p   nothing: a directory, a removed name of an overlay, a pipe
+    d w p   nothing: a directory, an overlay whiteout, a pipe
 
 Paths are relative to the tree, the tree itself is "". Names that are not UTF-8 are text with surrogates, as in Python.
-Directories are walked by descriptors and links are never followed: somebody may exchange them meanwhile.
+Directories are walked by descriptor and links are never followed, because another process may swap them meanwhile.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from workstead.backups.repository import PackReader, PackWriter
 
 PIECE = 1 << 20
-SMALL_PIECE = 1 << 16  # of files that change in the middle, such as databases and disk images
+SMALL_PIECE = 1 << 16  # for files that change in the middle, such as databases and disk images
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 3
-# A mapped page that is written again before the kernel cleaned it leaves no new time; that takes half a minute.
+# A mapped page that is written again before writeback keeps its mtime; writeback takes up to half a minute.
 SETTLED_NS = 60 * 10**9
 
 
 class Keeper:
-    """Reads trees into packs, and notes what could not be read as it was."""
+    """Read trees into packs, and record files that could not be read consistently."""
 
     def __init__(
         self, writer: PackWriter, known: dict[str, list[Any]], trusted_before_ns: int, progress: Callable[[int], None]
@@ -54,7 +54,9 @@ class Keeper:
         self.bytes = 0
 
     def tree(self, name: str, root: int, skip: Iterable[str] = (), small_pieces: Iterable[str] = ()) -> list[Any]:
-        """The entries of the tree at a descriptor, which is closed. `skip` are paths; what is below them stays out."""
+        """Return the entries of the tree at a descriptor, which is closed. `skip` are paths to omit, with all below
+        them.
+        """
         walk = _Walk(self, name, root, frozenset(skip), frozenset(small_pieces))
         try:
             return walk.run()
@@ -62,7 +64,7 @@ class Keeper:
             walk.close()
 
     def file(self, fd: int, piece: int) -> list[str | None]:
-        """The pieces of an open file."""
+        """Return the pieces of an open file."""
         pieces: list[str | None] = []
         zeros = bytes(piece)
         offset = 0
@@ -76,7 +78,7 @@ class Keeper:
         return pieces
 
     def reuse(self, key: str, status: os.stat_result) -> list[Any] | None:
-        """What the entry says after its attributes, as the last backup saw it, if it has not changed since."""
+        """Return the last backup's fields after the attributes, if the file has not changed since."""
         entry = self._known.get(key)
         if entry is None or entry[1] != "f" or status.st_ctime_ns >= self._trusted_before_ns:
             return None
@@ -128,7 +130,7 @@ class _Walk:
             self._keeper.left_out.append(f"{self._name}/{path}: {error.strerror}")
 
     def _add(self, folder: int, name: str, path: str) -> bool:
-        """Add one entry; True if it is a directory to go into."""
+        """Add one entry; return True if it is a directory to enter."""
         try:
             status = os.lstat(name, dir_fd=folder)
             kind = _KINDS.get(stat.S_IFMT(status.st_mode))
@@ -143,13 +145,13 @@ class _Walk:
                 self._entries.append(_entry(path, "p", status, {}))
             elif stat.S_ISCHR(status.st_mode) and status.st_rdev == 0:
                 self._entries.append(_entry(path, "w", status, {}))
-            # Sockets and devices are made by programs that run; they hold nothing.
+            # Sockets and devices have no content; running programs create them again.
         except OSError as error:
             self._leave_out(path, error)
         return False
 
     def _add_folder(self, path: str, status: os.stat_result) -> bool:
-        if status.st_dev != self._device:  # mounted here; what is mounted is kept as what it is made of
+        if status.st_dev != self._device:  # a mount point; the mount's own layers are backed up instead
             self._entries.append(_entry(path, "d", status, {}))
             return False
         fd = self._folders.open(path)
@@ -199,9 +201,9 @@ def _entry(path: str, kind: str, status: os.stat_result, attributes: dict[str, s
 
 def _attributes(target: int | str, *, follow: bool = True) -> dict[str, str]:
     found: dict[str, str] = {}
-    with suppress(OSError):  # a file system without
+    with suppress(OSError):  # a file system without attributes
         for name in os.listxattr(target, follow_symlinks=follow):
-            with suppress(OSError):  # not for us to read
+            with suppress(OSError):  # no permission to read it
                 value = os.getxattr(target, name, follow_symlinks=follow)
                 found[name] = base64.b64encode(value).decode()
     return found
@@ -212,7 +214,7 @@ def _link_attributes(folder: int, name: str) -> dict[str, str]:
 
 
 class Layer:
-    """Writes the entries of one tree into a new directory."""
+    """Write the entries of one tree into a new directory."""
 
     def __init__(self, reader: PackReader, target: str, *, owns: bool) -> None:
         self._reader = reader
@@ -225,7 +227,7 @@ class Layer:
         self._folders.close()
 
     def lay(self, entries: list[list[Any]]) -> int:
-        """Write everything; return how many files."""
+        """Write everything; return the number of files."""
         folders = [entry for entry in entries if entry[1] == "d"]
         for entry in entries:
             path, kind = entry[0], entry[1]
@@ -236,7 +238,7 @@ class Layer:
                 self._make(self._folders.open(parent), name, kind, entry)
             except OSError as error:
                 raise from_os(error, path) from error
-        for entry in reversed(folders):  # filling a directory changes its time, and it may be read-only
+        for entry in reversed(folders):  # last: filling a directory changes its mtime, and it may be read-only
             fd = self._folders.open(entry[0])
             self._finish(fd, entry)
         return sum(entry[1] in "fh" for entry in entries)
@@ -262,7 +264,7 @@ class Layer:
 
     def _link(self, folder: int, name: str, first: str) -> None:
         parent, _, first_name = first.rpartition("/")
-        try:  # opening one directory may close another, so `folder` is the caller's own
+        try:  # opening a directory may close a cached one, so `folder` is the caller's own descriptor
             os.link(first_name, name, src_dir_fd=self._folders.open(parent), dst_dir_fd=folder, follow_symlinks=False)
         finally:
             os.close(folder)
@@ -301,4 +303,4 @@ def _set(target: int | str, attributes: dict[str, str], *, follow: bool = True) 
         except OSError:
             if name.startswith(("user.", "trusted.overlay.")):
                 raise
-            # Labels of this machine's security are its own.
+            # Security labels are specific to this machine.

@@ -167,7 +167,7 @@ def expected_after(step: Step) -> str:
 
 
 def fingerprint_at(fd: int, name: str) -> str:
-    """Return the fingerprint of a name in an open directory, in the format of `merge.fingerprint`; `?` if unreadable."""
+    """Return the fingerprint of a name in an open directory, as `merge.fingerprint` does; `?` if unreadable."""
     try:
         status = os.stat(name, dir_fd=fd, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode):
@@ -337,7 +337,7 @@ class _Apply:
         self._open_parts()
 
     def _open_aside(self) -> bool:
-        """Open the staging directory named in the journal; False if it is gone or another directory has taken its name."""
+        """Open the staging directory named in the journal; False if it is gone or was replaced by another one."""
         state = self._journal.state
         try:
             self._aside = os.open(self._journal.aside, OPEN_DIR, dir_fd=self._folder)

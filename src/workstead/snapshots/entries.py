@@ -121,7 +121,7 @@ class Entry:
 
     @property
     def unkept(self) -> bool:
-        """Whether the entry exists but is in no snapshot: too large, too deep, too many entries, or no read permission."""
+        """Whether the entry exists but is in no snapshot: too large, too deep, too many, or no permission."""
         return self.kind == LEFT_OUT and self.target in ("large", "unreadable", "deep", "many")
 
     @property

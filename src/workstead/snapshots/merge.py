@@ -208,7 +208,7 @@ def _plan(planner: _Planner, under: str, paths: Sequence[str] | None) -> Plan:
 
 
 def _made_way(base: Tree, theirs: Tree, under: str, paths: Iterable[str]) -> list[Delta]:
-    """Return the files that the workspace replaced by a directory above a chosen path: they must be removed here too."""
+    """Return files that the workspace replaced by a directory above a chosen path: remove them here too."""
     above: set[str] = set()
     for path in paths:
         at = path.rpartition("/")[0]

@@ -80,7 +80,7 @@ def look(
     contents: bool = False,
     limits: Limits = LIMITS,
 ) -> Iterator[Tree]:
-    """Yield the present state of a workspace without storing it. With `contents`, files can be read, not only compared."""
+    """Yield the present state without storing it. With `contents`, files can be read, not only compared."""
     # Objects that the cache refers to must not be dropped meanwhile.
     with store.hold(), Scratch(store, contents=contents) as scratch:
         generation = store.generation()

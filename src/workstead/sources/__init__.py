@@ -1,8 +1,8 @@
-"""Where the files of a workspace come from: one driver for each kind of source.
+"""Sources of a workspace's files: one driver for each kind of source.
 
-A driver is a module with `fill`. It gets values and paths, and makes `work/` under `place.root`, which is a staging
-directory that the caller renames into place afterwards; then the caller calls `attach`. A fork is filled from a second
-workspace, by a function of its own: `sources.fork.fork`. An archive brings states and a history too: see `archives/`.
+A driver is a module with `fill`. It gets values and paths, and creates `work/` under `place.root`, a staging directory
+that the caller renames into place afterwards; then the caller calls `attach`. A fork is filled from a second workspace,
+by a function of its own: `sources.fork.fork`. An archive also has snapshots and a history: see `archives/`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Driver:
-    """One kind of source; its module is imported when it fills, so that `aw create` pays for one and not for all."""
+    """One kind of source; its module is imported on first use, so that `aw create` imports only one."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def fill(self, source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
-        """Make `work/` in the staging directory; raises what is wrong with the source."""
+        """Create `work/` in the staging directory; raise the errors of the source."""
         module = __import__(f"workstead.sources.{self.name}", fromlist=["fill"])  # importlib would cost a millisecond
         filled: Filled = module.fill(source, place, options, progress)
         return filled
@@ -40,7 +40,7 @@ SOURCES: dict[str, Driver] = {
 
 
 def driver_of(source: Source) -> Driver:
-    """The driver of a source, or InvalidSource if there is none that fills by itself."""
+    """Return the driver of a source; raise InvalidSource if it has no driver of its own."""
     found = SOURCES.get(source.kind)
     if found is None:
         raise InvalidSource(
@@ -52,7 +52,7 @@ def driver_of(source: Source) -> Driver:
 
 
 def attach(filled: Filled, place: Place) -> None:
-    """See to it that `work/` shows the files, whatever happened to the mount; costs two stats if it does."""
+    """Ensure that `work/` shows the files, mounting it if necessary; costs two stats if it is mounted."""
     from workstead.system.overlay import layers
 
     layers.attach(filled, place)
@@ -63,21 +63,21 @@ def attach(filled: Filled, place: Place) -> None:
 
 
 def refresh(filled: Filled, place: Place) -> None:
-    """See to it that `work/` shows all that the workspace has, whatever happened to the folder below."""
+    """Ensure that `work/` shows all files of the workspace, even if the folder below was changed or deleted."""
     from workstead.system.overlay import layers
 
     layers.refresh(filled, place)
 
 
 def detach(filled: Filled, place: Place) -> bool:
-    """Unmount, also when busy, before the workspace is renamed or removed; False if somebody may still write."""
+    """Unmount, even if busy, before the workspace is renamed or removed; False if a process may still write."""
     from workstead.system.overlay import layers
 
     return layers.detach(filled, place)
 
 
 def release(filled: Filled, place: Place) -> None:
-    """Give back what a workspace holds elsewhere, when it is gone for good: layers, an entry in a repository."""
+    """Release external resources of a workspace that is gone for good: layers, an entry in a repository."""
     from workstead.system.overlay import copying
 
     detach(filled, place)

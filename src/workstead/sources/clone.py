@@ -1,13 +1,13 @@
 """A workspace from a repository: fetched once, checked out once, then only mounted.
 
-    {cache}/mirrors/{key}/repo.git     everything fetched from one URL; never collected, as workspaces borrow from it
-    {cache}/mirrors/{key}/fetched      a file whose time says when, and whose text what the origin looked like
+    {cache}/mirrors/{key}/repo.git     everything fetched from one URL; no git gc, as workspaces borrow objects from it
+    {cache}/mirrors/{key}/fetched      its mtime is the time of the last fetch, its text a fingerprint of the origin
     {cache}/checkouts/{key}/{commit}/tree          the files of a commit: the lowest layer of its workspaces
-    {cache}/checkouts/{key}/{commit}/lfs           the large files of a commit, where they were asked for (see `lfs`)
+    {cache}/checkouts/{key}/{commit}/lfs           the large files of a commit, if requested (see `lfs`)
     {cache}/checkouts/{key}/{commit}/git-{digest}  a layer with a `.git`: HEAD, refs, config, index; objects borrowed
 
-A second workspace of a commit reads three small files and makes one mount. Its `.git` is its own by copy-on-write: what
-the agent commits stays in its upper layer, and the mirror is only ever read.
+A second workspace of a commit reads three small files and makes one mount. Its `.git` is its own by copy-on-write: the
+agent's commits stay in its upper layer, and the mirror is only ever read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def fill(source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
-    """Let `work/` show the newest commit of a branch, or a given commit, with a `.git` of its own."""
+    """Make `work/` show the newest commit of a branch, or a given commit, with a `.git` of its own."""
     remote = parse_remote(source.location, options)
     mirror = Mirror(remote, place.cache, options, progress)
     branch, commit = mirror.bring(source.branch, source.commit)
@@ -64,7 +64,9 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
 def _with_submodules(
     prepared: Prepared, mirror: Mirror, lowers: list[str], options: FillOptions, progress: Callable[[str], None]
 ) -> tuple[list[str], list[str]]:
-    """The layers with that of the submodules on top, if they are wanted and there are any; and what it borrows."""
+    """Return the layers, with the submodule layer on top if wanted and needed, and the object directories it borrows
+    from.
+    """
     if not options.submodules or not prepared.has_submodules():
         return lowers, []
     from workstead.sources import submodules
@@ -84,14 +86,14 @@ class PreparedGit:
 
     def __init__(self, mirror: Mirror, prepared: Prepared, *, lfs: bool = False) -> None:
         self.mirror = mirror
-        self.lfs = lfs  # whether the files of LFS lie between this layer and the checkout
+        self.lfs = lfs  # whether the LFS layer lies between this layer and the checkout
         self.owner = prepared.owner
         self.branch = prepared.branch
         self.commit = prepared.commit
         self.directory = prepared.directory
 
     def layer(self) -> str:
-        """The path of the layer, made if nobody has needed it before; the files must be checked out."""
+        """Return the path of the layer, creating it on first use; the files must be checked out."""
         layer = f"{self.directory}/git-{self._digest()}"
         if not os.path.isdir(layer):
             with Locked(self.directory):
@@ -100,7 +102,7 @@ class PreparedGit:
         return layer
 
     def _digest(self) -> str:
-        """What the `.git` depends on besides the commit."""
+        """Return a digest of all inputs of the `.git` besides the commit."""
         about = f"{self.branch} {self.mirror.remote.url} {self.owner}{' lfs' if self.lfs else ''}".encode()
         names = ("packed-refs", "shallow")
         files = [read_small(self.mirror.git_dir, name, repository.PACKED_BYTES) or b"-" for name in names]
@@ -132,7 +134,9 @@ class PreparedGit:
         os.rename(aside, layer)
 
     def _refs(self) -> tuple[bytes, str | None]:
-        """The mirror's branches as those of `origin`, the one checked out as our own too; and the default branch."""
+        """Return the mirror's branches as those of `origin`, plus the checked-out one as our own; and the default
+        branch.
+        """
         lines: dict[str, str] = {}
         names: list[str] = []
         packed = read_small(self.mirror.git_dir, "packed-refs", repository.PACKED_BYTES) or b""
@@ -149,7 +153,7 @@ class PreparedGit:
             lines[f"refs/heads/{self.branch}"] = self.commit
         head = (read_small(self.mirror.git_dir, "HEAD") or b"").decode().strip()
         default = head.removeprefix("ref: refs/heads/")
-        # Not "peeled": that would promise that every tag of a tag says what it stands for.
+        # Not "peeled": that would promise that every annotated tag lists its target.
         text = "# pack-refs with: sorted \n" + "".join(f"{lines[name]} {name}\n" for name in sorted(lines))
         return text.encode(), default if default in names else None
 
@@ -172,7 +176,7 @@ class PreparedGit:
 
 
 def _write_identity(layer: str, git_layer: str, identity: tuple[str, str], place: Place) -> None:
-    """A layer with nothing but a config that also says who commits."""
+    """Write a layer that contains only a git config with the committer's identity added."""
     config = read_small(git_layer, ".git/config") or b""
     os.makedirs(f"{layer}/.git", 0o755)
     repository.write_text(f"{layer}/.git/config", config + repository.identity_config(identity).encode())

@@ -1,4 +1,4 @@
-"""A workspace without files: a plain directory, which becomes a layer if it is ever forked."""
+"""A workspace without files: a plain directory, which becomes a layer when it is forked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def fill(_: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
-    """Make an empty `work/`."""
+    """Create an empty `work/`."""
     del options, progress
     layers.make_work(place)
     return Filled(mechanism=mounter.PLAIN, layers=[], origin={"kind": "empty"}, notes=[])

@@ -1,4 +1,4 @@
-"""Somebody's folder, used in place: nothing is copied and every change is made there at once."""
+"""A folder of the user, used in place: nothing is copied and every change is made there directly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def fill(source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
-    """Point `work` at the folder: a link, so that removing the workspace cannot remove what is in it."""
+    """Point `work` at the folder with a symbolic link, so that removing the workspace cannot remove its content."""
     del options, progress
     path = check_folder(source.location)
     work = work_of(place)
@@ -30,10 +30,11 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
 
 
 def _rights_of(path: str, owner: tuple[int, int]) -> list[str]:
-    """Say what the agent's user may not do in a folder of somebody else's.
+    """Return notes about permissions that the agent's user lacks in a folder of another user.
 
-    A mount that turns its files into the agent's would let it write them, and would also let it leave set-uid programs
-    of their owner's on the disk, root's among them. So in place, the rights of the folder itself decide.
+    An ID-mapped mount that shows the files as the agent's would let the agent write them, and would also let it leave
+    set-uid programs of their owner on the disk, root's among them. So in place, the permissions of the folder itself
+    decide.
     """
     import subprocess
 
@@ -60,17 +61,17 @@ def _rights_of(path: str, owner: tuple[int, int]) -> list[str]:
 
 
 def check_folder(location: str) -> str:
-    """The real path of a folder that exists, is a directory and can be read; one error for each of the three."""
+    """Return the real path of an existing, readable directory; raise a different error for each of the three."""
     try:
         path = os.path.realpath(location)
         status = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # the last of a NUL, or half a character
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL, or an incomplete character
         raise FolderNotFound(
             f"there is no folder {location}", hint="check the spelling; relative paths are too"
         ) from None
     except PermissionError:
         raise _not_readable(location) from None
-    except OSError as error:  # a name that is too long, links in a circle
+    except OSError as error:  # a name that is too long, or a loop of links
         raise from_os(error, f"folder {location}") from None
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectory(f"{location} is not a directory")

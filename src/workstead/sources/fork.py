@@ -1,4 +1,4 @@
-"""A workspace from another one: everything it holds, uncommitted and ignored files too."""
+"""A workspace from another one: all of its files, uncommitted and ignored ones too."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 def fork(
     parent: Filled, parent_place: Place, place: Place, options: FillOptions, progress: Callable[[str], None]
 ) -> tuple[Filled, Filled]:
-    """Fill `place` from a live workspace; give what it is made of, and what its parent is made of from now on.
+    """Fill `place` from a live workspace; return the record of the fork, and the new record of its parent.
 
-    The parent's record changes when its changes become a layer that both share. Its stack file says so already: a crash
+    The parent's record changes when its changes become a layer that both share. Its stack file already says so: a crash
     before the new record is written loses nothing.
     """
     if parent.origin.get("kind") == "folder" and not parent.origin.get("forked"):
         from workstead.sources import overlay
 
-        # Somebody's folder, in use: the fork is a copy, whose changes can be given back to it.
+        # A folder used in place: the fork is a copy, whose changes can be applied to the folder.
         copy = overlay.lay(parent.origin["path"], place, options, progress, mounted=False)
         return copy.replace(origin={**copy.origin, "forked": True}), parent
     above: list[str] = []

@@ -1,15 +1,15 @@
-"""Large files of Git LFS, when they are asked for: fetched by us, into a layer over the files of a commit.
+"""Large files of Git LFS, on request: fetched by us, into a layer over the files of a commit.
 
-    {mirror}/repo.git/lfs/objects/aa/bb/OID   what was fetched, as git-lfs keeps it: other commits need it too
-    {commit}/lfs                              the files themselves, other names of these; over `tree`, with its pointers
-    {commit}/lfs.index                        the index that goes with both
+    {mirror}/repo.git/lfs/objects/aa/bb/OID   fetched objects, in the layout of git-lfs: other commits need them too
+    {commit}/lfs                              the files, as hard links to these; over `tree`, with its pointers
+    {commit}/lfs.index                        the index that belongs to both
 
-The repository is hostile: its attributes only say which of its files may be pointers, and its `.lfsconfig` may name
-only a host that it could be itself on, or that the owner allows. So is the server: what it gives for a pointer has the
-length and the digest that the pointer says, or is not used; where it sends us must be a place that may be cloned from.
-Nothing of theirs is run, and neither is git-lfs.
+The repository is untrusted: its attributes only select the files that may be pointers, and its `.lfsconfig` may name
+only a host on which it could be itself, or that the owner allows. So is the server: an object must have the length and
+digest in the pointer, or it is not used; a redirect target must be an address that may be cloned from. Neither programs
+of theirs nor git-lfs are run.
 
-Inside the workspace git turns large files into pointers and back by git-lfs if that is installed there, else by a
+Inside the workspace git converts large files to pointers and back with git-lfs if that is installed there, else with a
 small shell script beside the config (`FILTER`), which finds objects where git-lfs would.
 """
 
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 _VERSION = b"version https://git-lfs.github.com/spec/v1\n"
 _MAX_POINTER = 1024
 _MEDIA = "application/vnd.git-lfs+json"
-_AT_ONCE = 100  # objects in a question to the server
+_AT_ONCE = 100  # objects per batch request
 _THREADS = 4
 _MAX_ANSWER = 4 << 20
 _HEX = frozenset("0123456789abcdef")
-_NOT_THEIRS = ("host", "connection", "content-length", "transfer-encoding")  # headers that a server may not choose
+_NOT_THEIRS = ("host", "connection", "content-length", "transfer-encoding")  # headers that a server may not set
 
 
 class Pointer(Value):
-    """One file that stands for a larger one."""
+    """One pointer file, which stands for a large file."""
 
     name: bytes
     oid: str
@@ -54,7 +54,7 @@ class Pointer(Value):
 
 
 def parse_pointer(name: bytes, content: bytes) -> Pointer | None:
-    """The pointer in a file; None if it is something else, or wants programs of its own to be read."""
+    """Parse a pointer file; None if it is something else, or needs extensions."""
     if len(content) > _MAX_POINTER or not content.startswith(_VERSION):
         return None
     fields = dict(line.partition(" ")[::2] for line in content.decode(errors="replace").splitlines()[1:])
@@ -68,9 +68,9 @@ def parse_pointer(name: bytes, content: bytes) -> Pointer | None:
 def make_layer(
     layer: str, prepared: Prepared, mirror: Mirror, options: FillOptions, progress: Callable[[str], None]
 ) -> None:
-    """Make the layer of a commit at a path that does not exist yet; it is empty if no file is a pointer.
+    """Create the layer of a commit at a path that does not exist yet; it is empty if no file is a pointer.
 
-    Raises CloneFailed, PolicyDenied or DiskFull; what was fetched until then stays for the next time.
+    Raise CloneFailed, PolicyDenied or DiskFull; objects fetched until then stay in the cache for the next time.
     """
     from workstead.system.overlay.copying import give_tree, remove_tree
 
@@ -91,7 +91,7 @@ def make_layer(
 
 
 def find_pointers(prepared: Prepared, mirror: Mirror) -> list[Pointer]:
-    """The files of a commit that LFS is to fill, by attribute and by content."""
+    """Return the files of a commit that are LFS pointers, by attribute and by content."""
     index = f"{prepared.directory}/index"
     with open(index, "rb") as file:
         names = [entry.name for entry in repository.read_index(file.read()) if stat.S_ISREG(entry.mode)]
@@ -108,7 +108,7 @@ def find_pointers(prepared: Prepared, mirror: Mirror) -> list[Pointer]:
 
 
 def _check_size(pointers: Sequence[Pointer], mirror: Mirror, options: FillOptions) -> None:
-    """Refuse what the owner does not want to have, and what there is no room for, before anything is asked."""
+    """Refuse files over the owner's limits or the free disk space, before any request is sent."""
     total = sum({pointer.oid: pointer.size for pointer in pointers}.values())
     if options.lfs_max_bytes is not None and total > options.lfs_max_bytes:
         raise CloneFailed(
@@ -127,7 +127,7 @@ def _place_of(objects: str, oid: str) -> str:
 
 
 def _put(pointer: Pointer, objects: str, prepared: Prepared, layer: str) -> None:
-    """Another name for an object where its pointer is; a program needs a file of its own, for its mode."""
+    """Hard-link an object to the path of its pointer; an executable needs a copy, for its mode."""
     target = os.fsencode(layer) + b"/" + pointer.name
     os.makedirs(os.path.dirname(target), 0o755, exist_ok=True)
     mode = os.lstat(os.fsencode(f"{prepared.directory}/tree/") + pointer.name).st_mode
@@ -140,7 +140,7 @@ def _put(pointer: Pointer, objects: str, prepared: Prepared, layer: str) -> None
 
 
 def _date_directories(layer: str, tree: str) -> None:
-    """Directories of the layer lie over those of the tree, and show their own time."""
+    """Copy directory mtimes: directories of the layer lie over those of the tree and show their own."""
     for directory, _, _ in os.walk(layer, topdown=False):
         status = os.stat(tree + directory[len(layer) :])
         os.utime(directory, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -150,7 +150,7 @@ def _write_index(prepared: Prepared, layer: str, pointers: Sequence[Pointer]) ->
     with open(f"{prepared.directory}/index", "rb") as file:
         content = repository.with_other_files(file.read(), layer, {pointer.name for pointer in pointers})
     path = f"{prepared.directory}/lfs.index"
-    if os.path.exists(path):  # somebody died before the layer had its name
+    if os.path.exists(path):  # a process died before it renamed the layer
         os.unlink(path)
     repository.write_text(path, content)
 
@@ -159,7 +159,7 @@ def _write_index(prepared: Prepared, layer: str, pointers: Sequence[Pointer]) ->
 
 
 class Fetch:
-    """Brings the objects of one commit into the mirror."""
+    """Fetch the objects of one commit into the mirror."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Fetch:
         self.seconds = int(os.stat(f"{prepared.directory}/tree").st_mtime)
 
     def bring(self, pointers: Sequence[Pointer]) -> None:
-        """See to it that every object is here, from the disk of the origin or from its server."""
+        """Ensure that every object is in the mirror, from the origin's disk or from its server."""
         os.makedirs(self.objects, 0o755, exist_ok=True)
         wanted = {each.oid: each for each in pointers if not os.path.exists(_place_of(self.objects, each.oid))}
         if self.mirror.remote.scheme == "file":
@@ -193,7 +193,7 @@ class Fetch:
             self._bring_some(endpoint, missing[start : start + _AT_ONCE], start, len(missing))
 
     def _copy_local(self, pointer: Pointer) -> bool:
-        """Take an object from the store of a repository on this disk; False if it is not there."""
+        """Copy an object from a repository on this disk; False if it is not there."""
         from workstead.system.files import foreign
 
         path = self.mirror.remote.path
@@ -228,7 +228,7 @@ class Fetch:
                     job.cancel()
 
     def _ask(self, endpoint: Remote, pointers: Sequence[Pointer]) -> dict[str, dict[str, Any]]:
-        """Where the server keeps these objects: for each oid an address and headers, as it says."""
+        """Request the download actions of these objects: oid -> address and headers, as the server says."""
         import json
 
         from workstead.system.git.download import ask
@@ -275,7 +275,7 @@ class Fetch:
             )
 
     def _keep(self, pointer: Pointer, fill: Callable[[int], str]) -> bool:
-        """Write an object aside and give it its name if it is the right one."""
+        """Write an object to a temporary file and rename it if its length and digest match."""
         final = _place_of(self.objects, pointer.oid)
         os.makedirs(os.path.dirname(final), 0o755, exist_ok=True)
         aside = f"{final}.{os.urandom(4).hex()}"
@@ -293,10 +293,10 @@ class Fetch:
             if os.path.exists(aside):
                 os.unlink(aside)
 
-    # -- where from --
+    # -- endpoint --
 
     def _endpoint(self, missing: int) -> Remote:
-        """The repository's LFS server: the usual one of its host, or what `.lfsconfig` says if that is allowed."""
+        """Return the LFS server: the default one of the repository's host, or that of `.lfsconfig` if it is allowed."""
         own, said = self.mirror.remote, self._said()
         if said:
             return self._checked(said, own)
@@ -310,7 +310,7 @@ class Fetch:
         return parse_remote(f"{url}{'' if url.endswith('.git') else '.git'}/info/lfs", self.options)
 
     def _said(self) -> str:
-        """What `.lfsconfig` names; git's own parser reads it, to which it is not a config: nothing takes effect."""
+        """Return the URL in `.lfsconfig`, read by git's own parser as a plain file: no setting takes effect."""
         path = f"{self.prepared.directory}/tree/.lfsconfig"
         if not os.path.isfile(path) or os.path.islink(path):
             return ""
@@ -320,10 +320,10 @@ class Fetch:
         return values.get("lfs.url") or values.get("remote.origin.lfsurl") or ""
 
     def _checked(self, url: str, own: Remote, *, may_be_public: bool = False) -> Remote:
-        """An address that we were given, by the rules for repositories.
+        """Check an address from `.lfsconfig` or the server by the rules for repositories.
 
         It must be on the same host, or on one that the owner allows. The server, unlike the repository, may also name
-        any public host: most keep large files at another one.
+        any public host: most store large files on another one.
         """
         remote = parse_remote(url, self.options.replace(allow_local=False, allow_ssh=False))
         is_same = (remote.host, remote.port) == (own.host, own.port)
@@ -373,7 +373,7 @@ def _refused(endpoint: Remote, status: int) -> CloneFailed:
 
 
 def _copy(reader: int, writer: int, size: int) -> str:
-    """Copy a regular file of this length; give its SHA-256, or '' if it is something else."""
+    """Copy a regular file of this length; return its SHA-256, or '' if it is something else."""
     from hashlib import sha256
 
     status = os.fstat(reader)
@@ -434,12 +434,12 @@ fi
 
 
 def write_filter(git_dir: str) -> None:
-    """Put the script into a `.git`."""
+    """Write the filter script into a `.git`."""
     repository.write_text(f"{git_dir}/lfs-filter", FILTER.encode())
 
 
 def config() -> str:
-    """What the config of a workspace with large files needs."""
+    """Return the git config lines of a workspace with large files."""
     lines = ['[filter "lfs"]\n']
     for verb in ("clean", "smudge"):
         ours = f'sh "$(git rev-parse --git-dir)/lfs-filter" {verb}'
@@ -449,7 +449,7 @@ def config() -> str:
 
 
 def large_files(prepared: Prepared, mirror: Mirror, options: FillOptions, progress: Callable[[str], None]) -> list[str]:
-    """The layer with the files that LFS keeps elsewhere, if they are wanted and the repository uses it."""
+    """Return the layer with the LFS files, if they are wanted and the repository uses LFS."""
     if not options.lfs or not prepared.has_lfs():
         return []
     layer = f"{prepared.directory}/lfs"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from workstead.sources.urls import Remote
 
     class Holding(Protocol):
-        """What holds the objects that a checkout is made from."""
+        """The owner of the objects that a checkout is made from."""
 
         cache: str
         key: str
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
         def git(self) -> Git: ...
 
 
-_FETCH_SECONDS = 3600.0  # a first fetch may take that long, and others wait for it
-_EARLIEST = 315619200  # 2 January 1980: zip files, and so wheels, cannot hold an older time
+_FETCH_SECONDS = 3600.0  # timeout of a first fetch, for which other processes wait
+_EARLIEST = 315619200  # 2 January 1980: zip files, and so wheels, cannot store an earlier time
 
 
 def borrows_of(mirror: Mirror, large: list[str]) -> list[str]:
-    """The directories of a mirror that git reads in the workspace."""
+    """Return the directories of a mirror that git reads in the workspace."""
     return [mirror.objects, *([f"{mirror.git_dir}/lfs/objects"] if large else [])]
 
 
 def say_used(directory: str) -> None:
-    """Mark a cache as used now, before looking into it: a sweep leaves alone what was used lately."""
+    """Mark a cache as used now, before reading it: a sweep keeps recently used ones."""
     with suppress(FileNotFoundError):
         os.utime(directory)
 
 
 class failing_as_clone:  # noqa: N801 - reads as a statement
-    """Whatever git says no to inside is `clone_failed`, with the URL in its message."""
+    """Translate git errors inside the block into `clone_failed`, with the URL in the message."""
 
     def __init__(self, remote: Remote) -> None:
         self.url = remote.url
@@ -65,7 +65,7 @@ class failing_as_clone:  # noqa: N801 - reads as a statement
 
 
 class Mirror:
-    """Everything we have of one URL, full or shallow, in the home's cache."""
+    """All objects of one URL, full or shallow, in the home's cache."""
 
     def __init__(self, remote: Remote, cache: str, options: FillOptions, progress: Callable[[str], None]) -> None:
         self.remote = remote
@@ -84,7 +84,7 @@ class Mirror:
         self.objects = f"{self.git_dir}/objects"
 
     def bring(self, branch: str | None, commit: str | None) -> tuple[str | None, str]:
-        """See to it that a commit is here; give its branch (None if a commit was asked for) and its id."""
+        """Ensure that a commit is in the mirror; return its branch (None if a commit was requested) and its id."""
         say_used(self.directory)
         if commit:
             return None, self._bring_commit(commit)
@@ -93,12 +93,12 @@ class Mirror:
         found = self._find(name) if self._is_fresh() else None
         if found is None:
             with Locked(self.directory), failing_as_clone(self.remote):
-                # Of several who waited for the lock, the first has fetched for all.
+                # Of several processes that waited for the lock, the first has fetched for all.
                 found = (self._find(name) if self._is_fresh() else None) or self._fetch(name)
         return found
 
     def _find(self, branch: str | None) -> tuple[str, str] | None:
-        """What the mirror has for a branch, or for the default one."""
+        """Return the mirror's commit of a branch, or of the default one."""
         if branch is None:
             head = (read_small(self.git_dir, "HEAD") or b"").decode(errors="replace").strip()
             branch = head.removeprefix("ref: refs/heads/")
@@ -106,13 +106,13 @@ class Mirror:
         return (branch, commit) if commit else None
 
     def _is_fresh(self) -> bool:
-        """Whether the mirror need not ask its origin again."""
+        """Return whether the mirror is up to date without contacting its origin."""
         import time
 
         stamp = f"{self.directory}/fetched"
         try:
             if self.remote.scheme == "file":
-                # The origin's own refs say whether anything moved, and cost less to look at than a clock to argue with.
+                # The fingerprint of the origin's refs is exact and cheap to read, so no timeout is needed.
                 return (read_small(self.directory, "fetched") or b"").decode() == self._look()
             return 0 <= time.time() - os.stat(stamp).st_mtime < self.options.fresh_seconds
         except OSError:
@@ -127,25 +127,25 @@ class Mirror:
         return repository.fingerprint(found)
 
     def git(self) -> Git:
-        """git without a network."""
+        """Return a git without network access."""
         return Git(state=self.directory, config={}, timeout_seconds=self.options.timeout_seconds, failure=CloneFailed)
 
     def _talking_git(self) -> tuple[Git, dict[str, str]]:
-        """git that may speak to the origin, and to nobody else; and what its environment needs for that."""
+        """Return a git that may connect only to the origin, and the environment it needs for that."""
         from workstead.sources.urls import resolve
 
         protocols, config = resolve(self.remote, self.options)
         environment = {}
         if self.remote.scheme == "file":
-            # The far side is a git of its own, which reads no setting of ours but this file: it asks who owns the
-            # repository, and the owner has named this one.
+            # The other side is a separate git process, which reads no setting of ours but this file: it checks who owns
+            # the repository, and the owner has named this one.
             trusted = f"{self.directory}/trusted"
             _write(trusted, f"[safe]\n\tdirectory = {repository.quoted(self.remote.path)}\n".encode())
             environment["GIT_CONFIG_GLOBAL"] = trusted
         return self.git().replace(protocols=protocols, config=config), environment
 
     def _fetch(self, branch: str | None) -> tuple[str, str]:
-        """Ask the origin what it has, and fetch it unless we have it; the lock is held."""
+        """Ask the origin for its refs, and fetch missing objects; the caller holds the lock."""
         looked = self._look() if self.remote.scheme == "file" else ""
         git, environment = self._talking_git()
         self._make()
@@ -172,7 +172,7 @@ class Mirror:
         return found
 
     def _ask(self, git: Git, environment: dict[str, str], branch: str | None) -> tuple[str | None, dict[str, str]]:
-        """The origin's default branch, and the commits of that branch and of the one asked for."""
+        """Return the origin's default branch, and the commits of that branch and of the requested one."""
         names = ["HEAD", *([f"refs/heads/{branch}"] if branch else [])]
         text = git.run("ls-remote", "--symref", "--", self.remote.url, *names, environment=environment)
         default, heads, head = None, {}, ""
@@ -216,7 +216,7 @@ class Mirror:
         self.git().run("pack-refs", "--all", git_dir=self.git_dir)
 
     def _bytes_left(self) -> int | None:
-        """What may still be fetched from this origin."""
+        """Return how many bytes may still be fetched from this origin."""
         if self.options.max_bytes is None:
             return None
         with os.scandir(f"{self.objects}/pack") as found:
@@ -226,7 +226,7 @@ class Mirror:
         return left
 
     def _drop_unfinished(self, limit: int | None) -> bool:
-        """Remove what an ended git left of a pack; give whether it went up to the limit."""
+        """Remove partial packs of a git process that ended; return whether they reached the limit."""
         reached = False
         with os.scandir(f"{self.objects}/pack") as found:
             for entry in [entry for entry in found if entry.name.startswith("tmp_")]:
@@ -243,7 +243,7 @@ class Mirror:
         )
 
     def _bring_commit(self, commit: str) -> str:
-        """A commit that we have is never asked for again: its id is its content."""
+        """Fetch a commit unless the mirror has it: a commit id is immutable, so it is never fetched again."""
         kept = f"refs/carrel/{commit}"
         if repository.find_ref(self.git_dir, kept):
             return commit
@@ -260,7 +260,7 @@ class Mirror:
                 self.git().run("update-ref", kept, commit, git_dir=self.git_dir)
                 return commit
         if self.is_shallow:
-            # Some servers give a single commit to nobody. Then it takes the history that leads to it.
+            # Some servers refuse to serve a single commit. Then fetch the history that leads to it.
             self._choose(shallow=False)
             return self._bring_commit(commit)
         raise CloneFailed(f"{self.remote.url} has no commit {commit}", hint="check the id, and that it was pushed")
@@ -272,7 +272,7 @@ class Mirror:
             return False
 
     def _make(self) -> None:
-        """An empty bare repository; written aside and renamed, so that a half-made one is never used."""
+        """Create an empty bare repository under a temporary name and rename it, so that a partial one is never used."""
         if os.path.isdir(self.git_dir):
             return
         from workstead.system.overlay.copying import remove_tree
@@ -285,7 +285,7 @@ class Mirror:
 
 
 class Locked:
-    """One process at a time fetches into a mirror."""
+    """A lock that lets one process at a time fetch into a mirror."""
 
     def __init__(self, directory: str, name: str = "lock") -> None:
         self.directory = directory
@@ -293,7 +293,7 @@ class Locked:
         self.descriptor = -1
 
     def __enter__(self) -> None:
-        os.makedirs(self.directory, 0o755, exist_ok=True)  # the home around it is closed; a sandbox reads what is below
+        os.makedirs(self.directory, 0o755, exist_ok=True)  # the home is closed; a sandbox reads this
         self.descriptor = os.open(f"{self.directory}/{self.name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             locks.take(self.descriptor, self.directory, wait_seconds=_FETCH_SECONDS)
@@ -309,7 +309,7 @@ class Locked:
 
 
 def _write(path: str, content: bytes) -> None:
-    """Replace a small file of ours in one step."""
+    """Replace a small file of ours atomically."""
     temporary = f"{path}.{os.getpid()}"
     with open(temporary, "wb") as file:
         file.write(content)
@@ -324,14 +324,15 @@ class Prepared:
 
     def __init__(self, mirror: Holding, branch: str | None, commit: str, owner: tuple[int, int] | None = None) -> None:
         self.mirror = mirror
-        # Given to the agent's user once, the files need no mapped mount in each workspace, which is half of its cost.
+        # With the agent's user as owner, the files need no ID-mapped mount in each workspace, which is half of its
+        # cost.
         self.owner = owner
         self.branch = branch
         self.commit = commit
         self.directory = f"{mirror.cache}/checkouts/{mirror.key}/{commit}"
 
     def tree(self, progress: Callable[[str], None]) -> str:
-        """The path of the files, made if nobody has needed them before."""
+        """Return the path of the files, checking them out on first use."""
         say_used(self.directory)
         tree = f"{self.directory}/tree"
         if not os.path.isdir(tree):
@@ -370,7 +371,9 @@ class Prepared:
         os.rename(aside, tree)
 
     def _time(self, git: Git) -> int:
-        """The commit's own time for all its files: the same in every workspace, and before that of the index."""
+        """Return the commit's own time as mtime for all its files: equal in every workspace, and before that of the
+        index.
+        """
         import time
 
         text = git.run("cat-file", "commit", self.commit, git_dir=self.mirror.git_dir)
@@ -379,20 +382,20 @@ class Prepared:
         return max(_EARLIEST, min(int(said[0]) if said and said[0].isdigit() else 0, int(time.time()) - 10))
 
     def _left_out(self) -> tuple[bool, list[str]]:
-        """Whether some files are only pointers of LFS, and the places of other repositories."""
+        """Return whether some files are only LFS pointers, and the paths of submodules."""
         lfs, _, names = (read_small(self.directory, "left-out") or b"").partition(b"\n")
         return lfs == b"lfs", [os.fsdecode(name) for name in names.split(b"\0")] if names else []
 
     def has_lfs(self) -> bool:
-        """Whether some files are only pointers."""
+        """Return whether some files are only LFS pointers."""
         return self._left_out()[0]
 
     def has_submodules(self) -> bool:
-        """Whether the commit has a place for other repositories."""
+        """Return whether the commit has submodules."""
         return bool(self._left_out()[1])
 
     def notes(self, *, submodules: bool = False, lfs: bool = False) -> list[str]:
-        """What the checkout left out; nothing of submodules or large files if they were fetched."""
+        """Return notes about files that the checkout omitted: submodules and large files, unless they were fetched."""
         has_lfs, names = self._left_out()
         notes = []
         if names and not submodules:

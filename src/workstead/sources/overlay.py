@@ -1,15 +1,16 @@
 """A copy-on-write view of any folder: uncommitted, untracked and ignored files included.
 
-The folder is the lowest layer and is never written. What must look different in the workspace goes into a small layer
-above it (`Trim`), so that the upper layer holds the agent's changes and nothing else:
+The folder is the lowest layer and is never written. Files that must differ in the workspace go into a small layer above
+it (`Trim`), so that the upper layer holds only the agent's changes:
 
-- paths that stay behind, named in `.awignore` or by the caller, and our own home if it lies inside the folder;
-- git's config, with settings by which the first `git status` does not read every file again;
+- excluded paths, named in `.awignore` or by the caller, and our own home if it is inside the folder;
+- git's config, with settings that keep the first `git status` from reading every file again;
 - a private `.git` wherever the folder's own is a pointer into a repository that points back (a linked work tree, a
   submodule): through it an agent without a sandbox would write the user's refs and index;
-- a `.git` that cannot be believed (see `repository.find_repository` and `lenders_of`): the workspace is without git.
+- a `.git` that cannot be trusted (see `repository.find_repository` and `lenders_of`) is hidden: the workspace has no
+  git.
 
-What changes in the folder later shows through where the workspace has not changed it itself; `changed_since` tells.
+Later changes in the folder are visible where the workspace has not changed the path itself; `changed_since` lists them.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ IGNORE_FILE = ".awignore"
 
 
 def fill(source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
-    """Let `work/` show the folder."""
+    """Make `work/` show the folder."""
     return lay(check_folder(source.location), place, options, progress)
 
 
 def lay(
     path: str, place: Place, options: FillOptions, progress: Callable[[str], None], *, mounted: bool = True
 ) -> Filled:
-    """Let `work/` show what is in a folder but for what stays behind, with git at home in it.
+    """Make `work/` show a folder without the excluded paths, with a working git.
 
-    Not `mounted`, it gets files of its own: for a folder that may change at any time.
+    Without `mounted`, the files are copied: for a folder that may change at any time.
     """
     import time
 
@@ -84,7 +85,7 @@ def lay(
 
 
 class Trim:
-    """A layer of few entries over a folder, which is made when the first of them is."""
+    """A layer of few entries over a folder, created with its first entry."""
 
     def __init__(self, origin: str, layer: str, place: Place) -> None:
         self.origin = origin
@@ -93,7 +94,7 @@ class Trim:
         self.directories: list[str] = []
 
     def hide(self, name: str) -> None:
-        """Make a path of the folder invisible."""
+        """Hide a path of the folder."""
         os.mknod(self._ready(name), stat.S_IFCHR, 0)
 
     def write(self, name: str, content: bytes) -> None:
@@ -103,7 +104,7 @@ class Trim:
         self._own(path)
 
     def put_repository(self, name: str, found: repository.Repository, extra: str) -> None:
-        """Put a private `.git` over whatever stands there."""
+        """Put a private `.git` over the existing one."""
         from workstead.system.overlay.copying import give_tree, remove_tree
 
         path = self._ready(name)
@@ -116,7 +117,7 @@ class Trim:
             give_tree(path, self.place.owner)
 
     def finish(self) -> list[str]:
-        """The lower layers: this one, if there is anything in it, and the folder."""
+        """Return the lower layers: this one, if it has entries, and the folder."""
         for name in (*reversed(self.directories), "") if os.path.isdir(self.layer) else ():
             status = os.lstat(f"{self.origin}/{name}")
             path = f"{self.layer}/{name}"
@@ -130,7 +131,7 @@ class Trim:
         remove_tree(self.layer)
 
     def _ready(self, name: str) -> str:
-        """The path of an entry whose directories exist."""
+        """Return the path of an entry, after creating its parent directories."""
         if not os.path.isdir(self.layer):
             os.mkdir(self.layer, 0o755)
             self._own(self.layer)
@@ -150,7 +151,7 @@ class Trim:
             os.chown(path, *self.place.owner)
 
 
-# -- what stays behind -------------------------------------------------------------------------------------------------
+# -- excluded paths ------------------------------------------------------------------------------------------------
 
 
 def _left_out(path: str, place: Place, options: FillOptions) -> list[str]:
@@ -159,17 +160,17 @@ def _left_out(path: str, place: Place, options: FillOptions) -> list[str]:
     patterns = [line for line in lines if line and not line.startswith("#")] + list(options.leave_out)
     names = {name for pattern in patterns for name in expand(path, pattern)}
     names.update(ours[len(path) :].lstrip("/") for ours in _ours(place) if ours.startswith(path.rstrip("/") + "/"))
-    # A path below another one that is hidden is hidden with it.
+    # A path below another hidden path is hidden with it.
     return [name for name in sorted(names) if not any(name.startswith(f"{other}/") for other in names)]
 
 
 def _ours(place: Place) -> list[str]:
-    """The home and the directory of all workspaces: an agent must not find them in its own files."""
+    """Return the home and the directory of all workspaces: an agent must not find them in its own files."""
     return [os.path.realpath(path) for path in (os.path.dirname(place.cache), os.path.dirname(stack.private_of(place)))]
 
 
 def expand(path: str, pattern: str, file: str = IGNORE_FILE) -> list[str]:
-    """Existing paths that a pattern names. It is matched from the top, part by part, so nothing has to be searched."""
+    """Return the existing paths that match a pattern, which is anchored at the top and matched part by part."""
     parts = [part for part in pattern.strip("/").split("/") if part]
     if not parts or pattern.startswith("!") or any(part in ("..", ".", "**") for part in parts):
         raise InvalidConfig(
@@ -184,7 +185,7 @@ def expand(path: str, pattern: str, file: str = IGNORE_FILE) -> list[str]:
 
 
 def _matches(top: int, directory: str, part: str) -> list[str]:
-    """The names in a directory beneath the folder that fit; none if a link on the way leads elsewhere."""
+    """Return the matching names in a directory of the folder; none if a link on the way leads elsewhere."""
     from fnmatch import fnmatchcase
 
     try:
@@ -212,9 +213,9 @@ def _other_mounts(path: str, place: Place) -> list[str]:
 
 
 def _calm_git(path: str, trim: Trim, options: FillOptions, notes: list[str]) -> list[str]:
-    """Make git at home in the workspace; give the object directories outside that it reads.
+    """Make git work in the workspace; return the external object directories that it reads.
 
-    A `.git` that leads where it must not stays behind, and the notes say why: the files come without git.
+    A `.git` that leads to a forbidden place is hidden, and the notes say why: the files come without git.
     """
     extra = repository.identity_config(options.identity)
     try:
@@ -244,7 +245,7 @@ def _calm_git(path: str, trim: Trim, options: FillOptions, notes: list[str]) -> 
 
 
 def _linked_work_trees(path: str) -> Iterator[tuple[str, repository.Repository]]:
-    """Work trees of this repository that lie inside the folder; git lists them, so nothing has to be searched."""
+    """Yield the work trees of this repository inside the folder, from git's own list, without searching the folder."""
     pointers = []
     try:
         with foreign.hold_directory(f"{path}/.git/worktrees") as entries:
@@ -257,19 +258,19 @@ def _linked_work_trees(path: str) -> Iterator[tuple[str, repository.Repository]]
         try:
             folder = os.path.dirname(os.path.realpath(os.fsdecode(pointer.strip())))
             found = repository.find_repository(folder) if folder.startswith(f"{path}/") else None
-        except (WorksteadError, ValueError):  # a bad entry is no work tree; ValueError: a NUL in the path
+        except (WorksteadError, ValueError):  # a bad entry is not a work tree; ValueError: a NUL in the path
             continue
         if found is not None and found.common == f"{path}/.git":
             yield folder[len(path) + 1 :], found
 
 
-# -- has the folder moved on? ------------------------------------------------------------------------------------------
+# -- later changes in the folder ------------------------------------------------------------------------------------
 
 
 def changed_since(filled: Filled, limit: int = 100) -> list[str]:
-    """Paths in the folder that changed after the workspace was made, at most `limit`; reads every directory.
+    """Return paths in the folder that changed after the workspace was made, at most `limit`; reads every directory.
 
-    A directory is one if something was added to it or removed from it, the folder itself as `.`.
+    A directory is listed if an entry was added to it or removed from it, the folder itself as `.`.
     """
     top, since = check_folder(filled.origin["path"]), filled.origin["since_ns"]
     left_out = set(filled.origin.get("left_out", ()))
@@ -288,7 +289,7 @@ def changed_since(filled: Filled, limit: int = 100) -> list[str]:
 
 
 def _entries(top: str, directory: str) -> Iterator[tuple[str, os.stat_result]]:
-    """What is in a directory of somebody who may be at work there, and may put a link in its place."""
+    """Yield the entries of a directory that its user may be changing meanwhile, even by replacing it with a link."""
     try:
         with foreign.hold_directory(f"{top}/{directory}") as folder, os.scandir(f"/proc/self/fd/{folder}") as entries:
             for entry in entries:

@@ -1,10 +1,10 @@
-"""Submodules, when they are asked for: each from its own mirror, checked by the same rules as the repository itself.
+"""Submodules, on request: each from its own mirror, checked by the same rules as the repository itself.
 
-They stand in one layer over the repository's own, made once for a commit:
+They are in one layer over the repository's own, made once for a commit:
 
-    path/…          the files, other names of those in the submodule's own checkout
+    path/…          the files, as hard links to the submodule's own checkout
     path/.git       a file that points at .git/modules/NAME, as git writes it
-    .git/modules/NAME   a private repository that stands at the commit, objects borrowed
+    .git/modules/NAME   a private repository at the commit, objects borrowed
     .git/config     the repository's config, with each submodule's URL
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workstead.sources.mirror import Mirror, Prepared
 
 _MAX_DEPTH = 3
-_MAX_MODULES = 1000  # of one repository; each is a fetch
+_MAX_MODULES = 1000  # per repository; each is a fetch
 
 
 class Module(Value):
@@ -38,7 +38,7 @@ class Module(Value):
 
 
 class Tree:
-    """The layer being made, and what it borrows."""
+    """The layer under construction, and the object directories it borrows from."""
 
     def __init__(
         self, layer: str, owner: tuple[int, int] | None, options: FillOptions, progress: Callable[[str], None]
@@ -50,7 +50,7 @@ class Tree:
         self.borrows: list[str] = []
 
     def add_all(self, prepared: Prepared, mirror: Mirror, prefix: str, git_dir: str, depth: int) -> str:
-        """Put every submodule of a checkout into the layer; give the lines that its config needs for them."""
+        """Add every submodule of a checkout to the layer; return the config lines for them."""
         config = ""
         for module in read_modules(prepared, mirror):
             self.progress(f"fetching submodule {module.path}")
@@ -68,7 +68,7 @@ class Tree:
 
         if depth > _MAX_DEPTH:
             raise CloneFailed(f"submodule {path} lies more than {_MAX_DEPTH} submodules deep")
-        # A repository from elsewhere does not get to name one of this disk, as in git itself.
+        # A remote repository may not name a submodule on this disk, as in git itself.
         options = self.options.replace(allow_local=self.options.allow_local and parent.remote.scheme == "file")
         remote = parse_remote(module.url, options)
         mirror = Mirror(remote, parent.cache, options, self.progress)
@@ -107,7 +107,7 @@ def _config(mirror: Mirror, work: str) -> str:
 
 
 def read_modules(prepared: Prepared, mirror: Mirror) -> list[Module]:
-    """The submodules that a checkout has a place for; a name or path that could lead elsewhere is refused."""
+    """Return the submodules of a checkout; refuse a name or path that could lead elsewhere."""
     with open(f"{prepared.directory}/index", "rb") as file:
         commits = {
             os.fsdecode(entry.name): entry.id for entry in repository.read_index(file.read()) if entry.mode == 0o160000
@@ -115,7 +115,7 @@ def read_modules(prepared: Prepared, mirror: Mirror) -> list[Module]:
     said = f"{prepared.directory}/tree/.gitmodules"
     if not commits or not os.path.isfile(said) or os.path.islink(said):
         return []
-    # git's own parser reads the file, which is not a config to it: nothing in it takes effect, and nothing is included.
+    # git's own parser reads the file as plain data: none of its settings take effect, and nothing is included.
     text = mirror.git().run("config", "-z", "--no-includes", "--file", said, "--get-regexp", r"^submodule\.")
     values: dict[str, dict[str, str]] = {}
     for line in os.fsdecode(text).split("\0"):
@@ -142,7 +142,7 @@ def _check(name: str) -> None:
 
 
 def resolved(url: str, base: str) -> str:
-    """A submodule's URL; one that starts with ./ or ../ is relative to that of the repository."""
+    """Return the absolute URL of a submodule; ./ and ../ are relative to that of the repository."""
     if not url.startswith(("./", "../")):
         return url
     base = base.rstrip("/")
@@ -163,7 +163,7 @@ def make_layer(
     options: FillOptions,
     progress: Callable[[str], None],
 ) -> list[str]:
-    """Make the layer at a path that does not exist yet; give the object directories that it borrows from."""
+    """Create the layer at a path that does not exist yet; return the object directories that it borrows from."""
     from workstead.system.overlay import copying
 
     aside = f"{layer}.new"

@@ -1,10 +1,10 @@
-"""Templates: trees that were once a workspace or a folder, shared by every workspace made from them.
+"""Templates: trees copied from a workspace or a folder, shared by every workspace made from them.
 
     {templates}/NAME           the files: a plain tree
-    {cache}/templates/NAME     that we made this very tree: which inode it is, when it was finished, what it borrows
+    {cache}/templates/NAME     proof that we made this tree: its inode, its ctime, and the object directories it borrows
 
-A tree that we made is nobody's to edit, so it is a lower layer and a workspace of it is a mount. Any other directory
-among the templates was put there by hand and may be edited in place at any moment: its files are copied.
+A tree that we made is never edited, so it is a lower layer and a workspace of it is a mount. Any other directory among
+the templates was put there by hand and may be edited in place at any moment: its files are copied.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def fill(source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
-    """Let `work/` show the template, or a copy of it."""
+    """Make `work/` show the template, or a copy of it."""
     name = template_name(source.location)
     tree = os.path.realpath(f"{options.templates}/{name}")
     if not os.path.isdir(tree):
@@ -43,7 +43,7 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
 
 
 def mark_made(cache: str, name: str, tree: str, borrows: list[str]) -> None:
-    """Write down that we made this tree; only now that it has its name, for a rename counts as a change of it."""
+    """Record that we made this tree; after the rename to its final name, because a rename changes its ctime."""
     import json
 
     os.makedirs(f"{cache}/templates", 0o700, exist_ok=True)
@@ -54,7 +54,7 @@ def mark_made(cache: str, name: str, tree: str, borrows: list[str]) -> None:
 
 
 def unmark(cache: str, name: str) -> None:
-    """Forget that we made a tree."""
+    """Delete the record that we made a tree."""
     try:
         os.unlink(f"{cache}/templates/{name}")
     except FileNotFoundError:
@@ -62,9 +62,10 @@ def unmark(cache: str, name: str) -> None:
 
 
 def borrows_of_made(cache: str, name: str, tree: str) -> list[str] | None:
-    """The object directories that the repository in a tree of ours reads; None if the tree is not what we made.
+    """Return the object directories that the repository in our tree borrows from; None if the tree is not the one we
+    made.
 
-    They are not read from the tree: it may have been an agent's, who could name any directory of the host there.
+    They are not read from the tree: an agent may have written it, and could name any directory of the host there.
     """
     import json
 
@@ -77,6 +78,6 @@ def borrows_of_made(cache: str, name: str, tree: str) -> list[str] | None:
 
 
 def _identity(tree: str) -> tuple[int, int]:
-    """An inode number is used again soon; the time of the last change of the directory itself tells the two apart."""
+    """Return inode and ctime of a directory: an inode number is soon reused, and the ctime tells the two apart."""
     status = os.stat(tree)
     return status.st_ino, status.st_ctime_ns

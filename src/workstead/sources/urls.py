@@ -1,9 +1,9 @@
-"""Which repositories may be cloned: URLs taken apart by us, put together by us, and connected to where we looked.
+"""Check which repositories may be cloned: parse and rebuild URLs, and pin connections to the checked addresses.
 
-Only `https` is always fine; `ssh` when it is allowed, `http` to hosts that the owner named, and this machine's own disk
-for whoever may read it anyway. Every address that a host name stands for must be public, or the host must be named as
-private by the owner; git is then told to connect to exactly these addresses and to follow no redirect, so what was
-checked is what is spoken to. User names and passwords do not belong in a URL: they would end up in configs and logs.
+Only `https` is always allowed; `ssh` if the settings allow it, `http` to hosts that the owner named, and the local disk
+for a user who may read it anyway. Every address of a host name must be public, or the owner must have listed the host
+as private; git is then told to connect to exactly these addresses and to follow no redirect, so that it connects only
+to checked addresses. User names and passwords do not belong in a URL: they would end up in configs and logs.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _PORTS = {"https": 443, "http": 80, "ssh": 22}
 
 
 class Remote(Value):
-    """A repository somewhere, in the only spelling that git gets to see."""
+    """A repository location, in the only spelling that is passed to git."""
 
     url: str
     scheme: str  # https, http, ssh, file
     host: str = ""
     port: int = 0
-    path: str = ""  # file: where it is on this disk
+    path: str = ""  # file: its path on this disk
 
 
 def parse_remote(location: str, options: FillOptions) -> Remote:
-    """Take a location apart and refuse what we do not speak; nothing is asked of the network yet."""
+    """Parse a location and refuse unsupported ones; the network is not used yet."""
     if any(char <= " " or char == "\x7f" or char == "\\" for char in location) and not is_local(location):
         raise InvalidSource("the URL holds a blank or a control character")
     if is_local(location):
@@ -107,7 +107,7 @@ def _check_scheme(scheme: str, host: str, options: FillOptions) -> None:
 
 
 def resolve(remote: Remote, options: FillOptions) -> tuple[str, dict[str, str]]:
-    """What git may speak, and the settings that pin it to addresses we looked at; raises if one is not public."""
+    """Return git's protocol and the settings that pin it to the checked addresses; raise if one is private."""
     if remote.scheme == "file":
         return "file", {"protocol.file.allow": "always"}
     addresses = addresses_of(remote, options)
@@ -125,7 +125,7 @@ def resolve(remote: Remote, options: FillOptions) -> tuple[str, dict[str, str]]:
 
 
 def addresses_of(remote: Remote, options: FillOptions) -> list[str]:
-    """Where a host may be connected to: addresses that are public, or its owner's to name."""
+    """Return the addresses of a host: public ones, or private ones that the owner allows."""
     import ipaddress
     import socket
 

@@ -1,14 +1,14 @@
-"""A real `git worktree` of a repository of the user's: detached at HEAD, listed by it, sharing its objects and refs.
+"""A real `git worktree` of a repository of the user: detached at HEAD, registered there, sharing its objects and refs.
 
-Only for those who ask for it: the agent and the user share one repository. In a sandbox the repository must be
-read-only and the agent writes its own corner alone, which `origin` of the result says:
+Only on explicit request: the agent and the user share one repository. In a sandbox the repository must be read-only and
+the agent writes only its own entry, as `origin` of the result says:
 
     repository   the shared `.git`          to be mounted read-only
-    admin        .git/worktrees/carrel-UID  HEAD, index and logs of this work tree; may be written
+    admin        .git/worktrees/carrel-UID  HEAD, index and logs of this work tree; writable
     environment  variables for runs: new objects go into admin/objects, old ones are read from the repository
 
 The files come from a checkout in our cache that all work trees of a commit share; git's own `worktree add` writes each
-of them every time. The entry is locked, so that `git worktree prune` leaves it alone while nothing is mounted.
+of them every time. The entry is locked, so that `git worktree prune` keeps it while nothing is mounted.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from workstead.model.source import FillOptions, Place, Source
 
 INCLUDE_FILE = ".worktreeinclude"
-_PREFIX = "carrel-"  # of the names of our entries
+_PREFIX = "carrel-"  # prefix of the names of our entries
 _MARK = "carrel"  # a file in our entries: which workspace's layers they belong to (a format: older versions wrote it)
 
 
 def fill(source: Source, place: Place, options: FillOptions, progress: Callable[[str], None]) -> Filled:
-    """Register a work tree and let `work/` show the files of HEAD, and those that `.worktreeinclude` names."""
+    """Register a work tree and make `work/` show the files of HEAD, and those that `.worktreeinclude` names."""
     found = _find(check_folder(source.location), source.location)
     find_git()
     branch, commit = repository.head_of(found)
@@ -73,7 +73,7 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
 
 
 class _Shared:
-    """The user's repository in the place of a mirror: read, and never written by git."""
+    """The user's repository in the role of a mirror: read, and never written by git."""
 
     def __init__(self, found: repository.Repository, place: Place, options: FillOptions) -> None:
         self.cache = place.cache
@@ -82,12 +82,12 @@ class _Shared:
         self.options = options
 
     def git(self) -> Git:
-        """git without a network."""
+        """Return a git without network access."""
         return Git(state=self.cache, config={}, timeout_seconds=self.options.timeout_seconds)
 
 
 def _find(path: str, shown: str) -> repository.Repository:
-    """The repository that a folder is in, as git would look for it."""
+    """Return the repository that contains a folder, found as git finds it."""
     directory = path
     while True:
         found = repository.find_repository(directory) or repository.find_bare(directory)
@@ -99,7 +99,7 @@ def _find(path: str, shown: str) -> repository.Repository:
 
 
 def _write_layer(layer: str, admin: str, found: repository.Repository, place: Place) -> None:
-    """What stands over the checkout: the file that points at our entry, and what the user wants to come along."""
+    """Write the layer over the checkout: the `.git` file that points at our entry, and the user's included files."""
     from workstead.system.overlay import copying
 
     os.mkdir(layer, 0o755)
@@ -113,7 +113,7 @@ def _write_layer(layer: str, admin: str, found: repository.Repository, place: Pl
 
 
 def _register(admin: str, prepared: Prepared, tree: str, place: Place) -> None:
-    """Write the entry aside, then rename it: git takes every directory in `worktrees` for an entry."""
+    """Write the entry under another path, then rename it: git treats every directory in `worktrees` as an entry."""
     from workstead.system.overlay.copying import give_tree
 
     common = os.path.dirname(os.path.dirname(admin))
@@ -147,14 +147,14 @@ def _register(admin: str, prepared: Prepared, tree: str, place: Place) -> None:
             os.close(entries)
 
 
-# -- the agent's corner ------------------------------------------------------------------------------------------------
+# -- the agent's entry -------------------------------------------------------------------------------------------------
 #
 # A run may write everything in its entry: links, pipes, directories where files should be. So all of it is opened from
-# the entry's descriptor without following, and what cannot be read or written there is nobody else's trouble.
+# the entry's descriptor without following links, and unreadable or unwritable entries affect only this workspace.
 
 
 def point_back(filled: Filled, place: Place) -> None:
-    """Let the entry say where the work tree is now; a workspace is renamed after it is filled, and may be moved.
+    """Update the path of the work tree in the entry; a workspace is renamed after it is filled, and may be moved.
 
     If the agent made that impossible, git lists its work tree at an old path, and nothing else is wrong.
     """
@@ -173,19 +173,19 @@ def point_back(filled: Filled, place: Place) -> None:
                 os.fchown(writer, *place.owner)
         finally:
             os.close(writer)
-        clear(entry, "gitdir")  # a directory could not be replaced
+        clear(entry, "gitdir")  # a directory could not be replaced by a rename
         os.rename(name, "gitdir", src_dir_fd=entry, dst_dir_fd=entry)
 
 
 def unregister(filled: Filled) -> None:
-    """Take our entry out of the repository; what was committed there and never taken over is gone with it."""
+    """Remove our entry from the repository; commits made there and never applied are lost with it."""
     admin = filled.origin["admin"]
     with suppress(OSError), foreign.hold_directory(os.path.dirname(admin)) as entries:
         _remove_entry(entries, os.path.basename(admin))
 
 
 def heal(common: str) -> list[str]:
-    """Remove entries of ours whose workspace is gone, layers and all; others, live or not ours, are not touched."""
+    """Remove our entries whose workspace and layers are gone; entries that are live or not ours are not touched."""
     gone: list[str] = []
     with suppress(OSError), foreign.hold_directory(f"{common}/worktrees") as entries:
         for name in os.listdir(f"/proc/self/fd/{entries}"):
@@ -200,7 +200,7 @@ def _is_stale(entries: int, name: str) -> bool:
     try:
         mark = foreign.read_small(entries, f"{name}/{_MARK}")
         pointer = foreign.read_small(entries, f"{name}/gitdir") or b""
-    except WorksteadError:  # something else than our file is there: the workspace's own end takes it away
+    except WorksteadError:  # something else than our file is there: removed with the workspace itself
         return False
     if mark is None:
         return False
@@ -216,7 +216,7 @@ def _remove_entry(entries: int, name: str) -> None:
 
 
 def private_layer(parent: Filled, place: Place) -> str:
-    """A layer for a fork of a work tree: a `.git` of its own at the same commit, instead of the parent's entry."""
+    """Return a layer for a fork of a work tree: a `.git` of its own at the same commit, not the parent's entry."""
     from workstead.system.overlay.copying import give_tree
 
     admin, common = parent.origin["admin"], parent.origin["repository"]
@@ -226,7 +226,7 @@ def private_layer(parent: Filled, place: Place) -> str:
     os.mkdir(layer, 0o755)
     try:
         repository.borrowed_repository(found, f"{layer}/.git")
-    except OSError as error:  # a link or a closed door of the agent's
+    except OSError as error:  # a link or missing permission, set by the agent
         raise from_os(error, "the git directory of the work tree") from None
     if place.owner:
         give_tree(layer, place.owner)

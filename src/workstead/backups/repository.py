@@ -192,9 +192,7 @@ class Repository:
     # -- content ---------------------------------------------------------------------------------------------------
 
     def read_pack(self, name: str) -> tuple[bytes, dict[str, tuple[int, int]]]:
-        """Return a pack and the offset and length of each piece in it; raise BackupDamaged, naming it, if a byte
-        differs.
-        """
+        """Return a pack, and offset and length of its pieces; raise BackupDamaged, naming it, if a byte differs."""
         where = f"{self.location}/packs/{name}"
         try:
             data = self.read(f"packs/{name}")

@@ -54,9 +54,7 @@ class Keeper:
         self.bytes = 0
 
     def tree(self, name: str, root: int, skip: Iterable[str] = (), small_pieces: Iterable[str] = ()) -> list[Any]:
-        """Return the entries of the tree at a descriptor, which is closed. `skip` are paths to omit, with all below
-        them.
-        """
+        """Return the entries of the tree at a descriptor, which is closed. Omit the paths in `skip` and below."""
         walk = _Walk(self, name, root, frozenset(skip), frozenset(small_pieces))
         try:
             return walk.run()

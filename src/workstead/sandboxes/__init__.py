@@ -1,7 +1,7 @@
-"""What confines a run.
+"""Sandboxes: drivers that confine a run.
 
-A driver is a module that says what it promises, whether this host can, and gives a cell: a handle that turns a command
-into a confined launch. `system/process/spawn.py` starts them all. What was asked for and cannot be had is
+A driver is a module that declares its promises, probes whether this host supports it, and opens a cell: a handle that
+turns a command into a confined launch. `system/process/spawn.py` starts all of them. An unsupported request raises
 `SandboxUnavailable`; a cell is never weaker than its promises.
 """
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from workstead.system.process.spawn import Launch
 
     class Sandbox(Protocol):
-        """What a driver module offers."""
+        """The interface of a driver module."""
 
         PROMISES: Promises
 
         def probe(self) -> str | None:
-            """Say why this host cannot, with the remedy; None if it can."""
+            """Return why this host does not support the sandbox, with the remedy; None if it does."""
 
         def enter(self, confinement: Confinement) -> AbstractContextManager[Cell]:
-            """Open a cell around a workspace. Raises `SandboxUnavailable`, `Invalid`, `NotADirectory`."""
+            """Open a cell around a workspace. Raise `SandboxUnavailable`, `Invalid` or `NotADirectory`."""
 
     class Cell(Protocol):
-        """An open confinement; commands are launched in it one at a time or side by side."""
+        """An open confinement; commands are launched in it one after the other or concurrently."""
 
         enforcement: Enforcement
 
@@ -44,15 +44,18 @@ if TYPE_CHECKING:
             first: bool = False,
             pass_on: Sequence[int] = (),
         ) -> Launch:
-            """How to start the command in here. `first` makes it process 1 of its namespace, which dies with it;
-            `pass_on` are descriptors that it gets as 4, 5 and so on."""
+            """Return how to start the command in the cell.
+
+            `first` makes it process 1 of its namespace, which dies with it; `pass_on` are descriptors that it gets as
+            4, 5 and so on.
+            """
 
         def serve(self, listener: int, *, idle_seconds: float, rlimits: Sequence[tuple[int, int]] = ()) -> Launch:
-            """How to start a box in here: a server, see `box.py`, of the commands that come to the listener."""
+            """Return how to start a command server in the cell, see `box.py`, for commands sent to the listener."""
 
 
 class Promises(Value):
-    """What a driver enforces, against a command that does not cooperate."""
+    """The guarantees that a driver enforces against a command that does not cooperate."""
 
     files: bool
     network: bool
@@ -61,21 +64,21 @@ class Promises(Value):
 
 
 class Mount(Value):
-    """A host path that is shown inside."""
+    """A host path that is mounted inside."""
 
     source: str
     target: str
     writable: bool = False
-    executable: bool = True  # in a confinement that is not, only for what cannot be written and is named so
+    executable: bool = True  # in a confinement without `executable`, only for named paths that are not writable
 
 
 class Machines(Value):
-    """Where and how the `vm` sandbox keeps its machines."""
+    """Where and how the `vm` sandbox keeps its virtual machines."""
 
-    directory: str  # of the machines that run
-    cache: str  # of the guest, and of states to start from
-    owner: str  # whose machine it is: the workspace's own id
-    emulation: str = "refuse"  # what to do without hardware: refuse, allow; or only, also with it; or never
+    directory: str  # of the running machines
+    cache: str  # of the guest, and of saved states to start from
+    owner: str  # the workspace's own id
+    emulation: str = "refuse"  # without hardware: refuse or allow emulation; only: always emulate; or never
     memory_mb: int = 1024
     cpus: int | None = None
     idle_seconds: float = 600.0
@@ -84,35 +87,36 @@ class Machines(Value):
 
 
 class Confinement(Value):
-    """What a command may see and use: all that a driver gets to know."""
+    """The files and resources that a command may use: the whole input of a driver."""
 
-    workspace: str  # host path; ours, its parents are not the agent's to change
+    workspace: str  # host path; ours, the agent cannot change its parents
     public_mount: str = "/mnt/workspace"
-    directory: str = "work"  # where commands start, below the public mount
+    directory: str = "work"  # working directory of commands, below the public mount
     read_only: tuple[str, ...] = (".aw",)  # names at the top of the workspace
-    parts: tuple[str, ...] = ()  # directories at the top of the workspace that nobody inside can rename or remove
+    parts: tuple[str, ...] = ()  # directories at the top of the workspace that cannot be renamed or removed inside
     mounts: tuple[Mount, ...] = ()
-    tools: tuple[str, ...] = ()  # directories that appear read-only at their own path: ~/.pyenv, ~/.nvm, ~/.cargo
+    tools: tuple[str, ...] = ()  # directories mounted read-only at their own path: ~/.pyenv, ~/.nvm, ~/.cargo
     environment: dict[str, str] = {}
-    network: str = "none"  # none, host, or proxy: only what the proxy lets through
-    uid: int = 64042  # the user behind the sandbox when root starts it
+    network: str = "none"  # none, host, or proxy: only traffic that the proxy allows
+    uid: int = 64042  # the user that runs the sandbox when root starts it
     gid: int = 64042
-    executable: bool = True  # whether what the command can write can be executed: the workspace, /tmp, its home
-    tmp_bytes: int = 2 << 30  # of /tmp, /dev/shm and the home together: each may take that much at most
+    executable: bool = True  # whether writable files can be executed: the workspace, /tmp, the home
+    tmp_bytes: int = 2 << 30  # limit of each of /tmp, /dev/shm and the home
     hostname: str = "workstead"
     user: str = "agent"
-    holder: int | None = None  # the process of an ordinary user in whose namespaces the workspace's overlay is mounted
-    launcher: str = ""  # an absolute path instead of the bwrap found
-    limits: Limits = Limits()  # what the supervisor is asked to hold, for a sandbox that can hold some of it itself
+    holder: int | None = None  # mount daemon of an ordinary user, in whose namespaces the overlay is mounted
+    launcher: str = ""  # an absolute path that replaces the bwrap found
+    limits: Limits = Limits()  # limits of the supervisor, for a sandbox that can enforce some itself
     machines: Machines | None = None  # for the sandbox `vm`
-    room: str = ""  # commands with the same word share /tmp and the home, where a sandbox outlives its commands
+    room: str = ""  # commands with the same value share /tmp and the home, if the sandbox outlives its commands
 
 
 def choose(kind: str, *, try_first: bool = True) -> Sandbox:
-    """The driver of this name; `auto` is the strongest that works here and never `none`.
+    """Return the driver of this name; `auto` is the strongest that works here and never `none`.
 
-    To try one costs as much as to use it: without `try_first` the last resort is taken untried, and says why it does
-    not work when it is used."""
+    Probing costs as much as using it: without `try_first` the last fallback is returned without a probe, and raises
+    when it is used and does not work.
+    """
     if kind == "auto":
         reasons = []
         for name in AUTO:
@@ -138,7 +142,7 @@ def driver(name: str) -> Sandbox:
     return module
 
 
-# modules by name, loaded when asked for: a run needs one of them
+# modules by name, imported on demand: a run needs one of them
 SANDBOXES = {
     "none": "workstead.sandboxes.none",
     "bubblewrap": "workstead.sandboxes.bubblewrap",

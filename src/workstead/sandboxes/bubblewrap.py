@@ -1,16 +1,16 @@
 """Confine a run with bubblewrap: its own namespaces, a read-only system, one writable directory.
 
-The walls, outermost first:
+The layers of confinement, outermost first:
 
-    user        started by root, a dedicated user behind everything; otherwise the user's own, in a user namespace
+    user        started by root: a dedicated user; otherwise the user's own, in a user namespace
     mounts      a new root: /usr read-only, an /etc we write, own /proc, /dev, /tmp; only the workspace is writable
-    processes   own process, IPC, host name and control group namespaces; nothing outside can be seen or signalled
+    processes   own process, IPC, host name and control group namespaces; outside processes cannot be seen or signalled
     network     own namespace with a loopback device, unless the caller asks for the host's
-    kernel      no capability, no new privileges, no further namespaces, the calls that seccomp.py refuses
-    landlock    what may be read, written and executed once more, by path, beneath the mounts
+    kernel      no capability, no new privileges, no further namespaces, the system calls that seccomp.py refuses
+    landlock    read, write and execute permissions once more, by path, beneath the mounts
 
 bubblewrap gets its options through a descriptor and starts with an empty environment, because the inside can read the
-command line and the environment of process 1 (measured). Only descriptors 0 to 2 arrive inside.
+command line and the environment of process 1 (measured). Only descriptors 0 to 2 are passed inside.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PROMISES = Promises(files=True, network=True, processes=True, kernel=False)
 
 _RLIMIT_FSIZE = 1
-# what programs read in /etc and nobody minds; never passwd, shadow, or what may hold a token (pip.conf, gitconfig).
+# harmless files that programs read in /etc; never passwd, shadow, or files that may hold a token (pip.conf, gitconfig).
 # Files are copied, because every mount costs more than copying 40 kB.
 _ETC_FOLDERS = ("alternatives", "ssl/certs", "pki/tls", "pki/ca-trust", "crypto-policies")
 _ETC_FILES = ("ld.so.cache", "localtime", "ssl/openssl.cnf", "protocols", "services")
@@ -42,7 +42,7 @@ _ENTER = "/run/enter"
 
 
 def probe() -> str | None:
-    """Try it: a sandbox around `true`, with every wall."""
+    """Try it: start `true` in a sandbox with every layer of confinement."""
     import tempfile
 
     from workstead.system.process import spawn
@@ -73,7 +73,7 @@ def probe() -> str | None:
 
 
 def explain(errors: str, report: bytes = b"") -> SandboxUnavailable:
-    """Why bubblewrap did not come up, and what to do, from its last words."""
+    """Return why bubblewrap failed to start, and the remedy, from its last error output."""
     words = errors.strip().splitlines()[-1] if errors.strip() else ""
     if not words and len(report) >= 8:
         number = int.from_bytes(report[4:8], "little")
@@ -108,7 +108,7 @@ def _read_number(path: str) -> int | None:
 
 @contextlib.contextmanager
 def enter(confinement: Confinement) -> Iterator[_Cell]:
-    """A cell around the workspace; refuses links where it would bind, since a mount follows them on the host."""
+    """Open a cell around the workspace; refuse links at bind sources, since a mount follows them on the host."""
     program = confinement.launcher or find_bwrap.find_launcher()
     if not program:
         from workstead.installation import install_command
@@ -171,7 +171,7 @@ class _Cell:
         first: bool = False,
         pass_on: Sequence[int] = (),
     ) -> Launch:
-        """bubblewrap in front of the command, with everything it reads in memory files."""
+        """Return a bubblewrap launch of the command, with all its input in memory files."""
         check_command(argv)
         descriptors: list[int] = []
         try:
@@ -182,7 +182,7 @@ class _Cell:
             raise
 
     def serve(self, listener: int, *, idle_seconds: float, rlimits: Sequence[tuple[int, int]] = ()) -> Launch:
-        """The server as process 1, behind every wall."""
+        """Return a launch of the command server as process 1, with full confinement."""
         from workstead.system.process import command_server
 
         return self.launch(
@@ -218,7 +218,7 @@ class _Cell:
         )
         options += ["--seccomp", data(rules, "seccomp")]
         front: tuple[str, ...] = ()
-        # Where the filter forbids to set it, the largest size of a file is set before the filter is there.
+        # RLIMIT_FSIZE is set before the seccomp filter if the filter forbids setting it.
         early = [each for each in rlimits if self._confinement.limits.stops_at_quota and each[0] == _RLIMIT_FSIZE]
         if shim.is_supported():
             body = shim.build(
@@ -291,9 +291,11 @@ class _Cell:
 
     @property
     def _scratch(self) -> str:
-        """Where the space is that replaces /tmp, /dev/shm and the home: nothing in it can be executed.
+        """Return the mount point of the no-exec space that replaces /tmp, /dev/shm and the home.
 
-        An ordinary user needs a directory of the host to mount it on, one that nothing is taken from."""
+        An ordinary user needs an existing directory of the host as mount point, one that contains nothing the sandbox
+        mounts.
+        """
         if self._as_root or self._confinement.executable:
             return SCRATCH
         mounts = (mount.source for mount in self._confinement.mounts)
@@ -307,14 +309,14 @@ class _Cell:
         )
 
     def _closed(self) -> tuple[str, ...]:
-        """The host's paths from which nothing can be executed inside."""
+        """Return the host paths from which nothing can be executed inside."""
         if self._confinement.executable:
             return ()
         mounts = (mount.source for mount in self._confinement.mounts if mount.writable or not mount.executable)
         return tuple(os.path.realpath(path) for path in (self._confinement.workspace, *mounts))
 
     def _tools(self) -> list[str]:
-        """Tool directories; a home of the user's may be above them, which is why each is named and not the home."""
+        """Return the tool directories; each is listed, and not the user's home that may contain them."""
         return [tool for tool in self._confinement.tools if os.path.isdir(tool)]
 
     def _etc(self, data: _Data) -> list[str]:
@@ -345,14 +347,14 @@ class _Cell:
 
     def _workspace_options(self, descriptors: list[int]) -> list[str]:
         public = self._confinement.public_mount.rstrip("/")
-        # not by descriptor where it is another namespace's: there the path leads elsewhere, to the merged view
+        # not by descriptor if the mount is in another namespace: there only the path leads to the merged mount
         by_descriptor = "--bind-fd" in self._features and not self._as_root and self._confinement.executable
         if by_descriptor and self._confinement.holder is None:
             descriptors.append(keep(os.dup(self._workspace)))
             options = ["--bind-fd", str(descriptors[-1]), public]
         else:
             options = ["--bind", os.path.realpath(self._confinement.workspace), public]
-        for name in self._confinement.parts:  # mount points: the kernel lets nobody rename or remove them
+        for name in self._confinement.parts:  # mount points: the kernel does not allow to rename or remove them
             options += ["--bind", os.path.join(os.path.realpath(self._confinement.workspace), name), f"{public}/{name}"]
         for name in self._confinement.read_only:
             source = os.path.join(os.path.realpath(self._confinement.workspace), name)
@@ -361,7 +363,7 @@ class _Cell:
         return options
 
     def _rules(self) -> list[tuple[str, int]]:
-        """The same walls in landlock's words."""
+        """Return the same confinement as landlock rules."""
         read, write, use = (
             landlock.grant(rights, self._abi) for rights in (landlock.READ, landlock.WRITE, landlock.USE)
         )
@@ -381,7 +383,7 @@ class _Cell:
         return rules
 
     def _sources(self) -> tuple[Source, ...]:
-        """What root has to carry into the small root: every source of a bind, and what bubblewrap itself needs."""
+        """Return the paths that root must bind into the small root: every bind source, and bubblewrap's own files."""
         sources = {path: Source(path=path) for path in ("/usr", *self._etc_paths(), *self._tools())}
         sources.update(
             {

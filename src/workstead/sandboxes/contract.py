@@ -1,4 +1,4 @@
-"""What every sandbox does alike: what it refuses, the environment inside, and where a program is looked for."""
+"""Common code of all sandboxes: input checks, the environment inside, and program lookup."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # beside /usr, and mos
 
 
 def check_command(argv: Sequence[str]) -> None:
-    """Refuse what is no command."""
+    """Refuse an invalid command."""
     if not argv or any("\0" in argument for argument in argv):
         raise Invalid("the command is empty or holds a NUL byte")
 
 
 def check(confinement: Confinement) -> None:
-    """Refuse what would turn a value into an option, or a mount into something else."""
+    """Refuse values that would be parsed as an option, or mounts with an unsafe source or target."""
     environment = confinement.environment
     texts = [
         confinement.workspace,
@@ -54,7 +54,8 @@ def check(confinement: Confinement) -> None:
             raise Invalid(f"there is nothing to mount at {mount.source!r}")
         if not _is_plain(mount.target.rstrip("/")):
             raise Invalid(f"nothing can be mounted at {mount.target!r}", hint="use an absolute path without '..'")
-        # a mount point below a directory that the agent writes could be a link of the agent's by the time it is used
+        # a mount point below a directory that the agent can write could be replaced by a symbolic link before it is
+        # used
         if f"{mount.target}/".startswith(f"{public}/") or f"{public}/".startswith(f"{mount.target.rstrip('/')}/"):
             raise Invalid(
                 f"{mount.target} overlaps the workspace at {public}", hint="mount it elsewhere and link to it"
@@ -74,12 +75,12 @@ def _is_plain(path: str) -> bool:
 
 
 def home_inside(confinement: Confinement) -> str:
-    """The home of the user inside."""
+    """Return the home directory of the user inside."""
     return f"/home/{confinement.user}"
 
 
 def environment_inside(confinement: Confinement, *, terminal: bool) -> dict[str, str]:
-    """The variables that a command gets: built from nothing, then what the caller gives."""
+    """Return the environment of a command: built from nothing, then the caller's variables."""
     proxy = {}
     if confinement.network == "proxy":
         address = f"http://127.0.0.1:{PROXY_PORT}"
@@ -101,5 +102,5 @@ def environment_inside(confinement: Confinement, *, terminal: bool) -> dict[str,
 
 
 def candidates(name: str, path: str) -> list[str]:
-    """The paths at which a program is looked for, in order."""
+    """Return the paths at which a program is looked up, in order."""
     return [name] if "/" in name else [os.path.join(folder, name) for folder in path.split(":") if folder]

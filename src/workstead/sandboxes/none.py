@@ -1,7 +1,7 @@
 """No sandbox: the command starts in the workspace's directory and is asked to stay there.
 
 A cooperative contract: the working directory, the environment and the advertised path. Nothing is enforced, and the
-statement says so. The command runs as whoever started it, root included.
+statement says so. The command runs as the user that started it, root included.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def probe() -> str | None:
-    """Any host can do nothing."""
+    """Return None: every host supports it."""
     return None
 
 
 @contextlib.contextmanager
 def enter(confinement: Confinement) -> Iterator[_Cell]:
-    """A cell that is only a directory."""
+    """Open a cell that is only a working directory."""
     check_parts(confinement.workspace, confinement.parts)
     directory = os.path.join(confinement.workspace, confinement.directory)
     if not os.path.isdir(directory):
@@ -62,7 +62,7 @@ class _Cell:
         first: bool = False,
         pass_on: Sequence[int] = (),
     ) -> Launch:
-        """The command itself, found on the path that it will have."""
+        """Return a launch of the command itself, found on the PATH that it will have."""
         from resource import RLIMIT_NPROC
 
         environment = {"TERM": "xterm-256color", **self._environment} if terminal else self._environment
@@ -71,17 +71,17 @@ class _Cell:
             environment=environment,
             directory=self._directory,
             pass_on=tuple(pass_on),
-            # a process limit would count everything the user runs anywhere
+            # a process limit would count all processes of the user
             rlimits=tuple((kind, value) for kind, value in rlimits if kind != RLIMIT_NPROC),
         )
 
     def serve(self, listener: int, *, idle_seconds: float, rlimits: Sequence[tuple[int, int]] = ()) -> Launch:
-        """Nothing here could end what a command leaves behind."""
+        """Refuse: without a sandbox, processes that a command leaves behind could not be ended."""
         raise Invalid("a box cannot be kept without a sandbox", hint="leave out --sandbox none, or --keep")
 
 
 def find_program(name: str, path: str, directory: str) -> str:
-    """Where the shell would find the program; the name itself if nowhere, so that starting it gives the error."""
+    """Return the path at which the shell would find the program; the name itself if none, so that starting it fails."""
     if "/" in name:
         return name if name.startswith("/") else os.path.join(directory, name)
     for folder in path.split(":"):

@@ -90,9 +90,7 @@ def apply_plan(store: Store, plan: Plan, folder: str, journal_path: str) -> Outc
 
 
 def finish_apply(plan: Plan, journal_path: str) -> Outcome | None:
-    """Crash recovery: complete or roll back an interrupted apply; None if it had not begun. The caller drops the
-    journal.
-    """
+    """Crash recovery: complete or roll back an apply; None if it had not begun. The caller drops the journal."""
     journal = read_journal(journal_path)
     if journal is None:
         return None
@@ -606,9 +604,7 @@ class _Apply:
             return False
 
     def _look_through(self) -> None:
-        """Preserve every file in staging that is neither ours nor the version of the plan, or that is still open for
-        writing.
-        """
+        """Preserve staged files that are neither ours nor the plan's version, or that are still open for writing."""
         for number, step in enumerate(self._steps):
             for fd in (self._new, self._old):
                 status = _find(fd, str(number))

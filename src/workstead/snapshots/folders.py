@@ -9,9 +9,7 @@ _OPEN = 64
 
 
 class Folders:
-    """Open directories by relative path. The returned descriptors belong to this object and may be closed by later
-    calls.
-    """
+    """Open directories by relative path. The descriptors belong to this object; later calls may close them."""
 
     def __init__(self, root: int) -> None:
         self.root = root

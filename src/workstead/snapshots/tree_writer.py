@@ -32,9 +32,7 @@ _ZEROS = bytes(_BLOCK)
 
 
 class Hands:
-    """Write below one directory. `owner` is set on new files if we are root; for an ordinary user they are its own
-    anyway.
-    """
+    """Write below one directory. Root sets `owner` on new files; for an ordinary user they are its own."""
 
     def __init__(self, fd: int, owner: tuple[int, int] | None = None) -> None:
         self._folders = Folders(os.dup(fd))

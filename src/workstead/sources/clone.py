@@ -64,9 +64,7 @@ def fill(source: Source, place: Place, options: FillOptions, progress: Callable[
 def _with_submodules(
     prepared: Prepared, mirror: Mirror, lowers: list[str], options: FillOptions, progress: Callable[[str], None]
 ) -> tuple[list[str], list[str]]:
-    """Return the layers, with the submodule layer on top if wanted and needed, and the object directories it borrows
-    from.
-    """
+    """Return the layers, with the submodule layer on top if wanted, and the object directories it borrows."""
     if not options.submodules or not prepared.has_submodules():
         return lowers, []
     from workstead.sources import submodules
@@ -134,9 +132,7 @@ class PreparedGit:
         os.rename(aside, layer)
 
     def _refs(self) -> tuple[bytes, str | None]:
-        """Return the mirror's branches as those of `origin`, plus the checked-out one as our own; and the default
-        branch.
-        """
+        """Return the mirror's branches as `origin`'s, the checked-out one also as our own; and the default branch."""
         lines: dict[str, str] = {}
         names: list[str] = []
         packed = read_small(self.mirror.git_dir, "packed-refs", repository.PACKED_BYTES) or b""

@@ -371,9 +371,7 @@ class Prepared:
         os.rename(aside, tree)
 
     def _time(self, git: Git) -> int:
-        """Return the commit's own time as mtime for all its files: equal in every workspace, and before that of the
-        index.
-        """
+        """Return the commit's time as mtime of its files: equal in every workspace, and before the index's."""
         import time
 
         text = git.run("cat-file", "commit", self.commit, git_dir=self.mirror.git_dir)

@@ -1,4 +1,4 @@
-"""What happened: the event log and its views, on SQLite or PostgreSQL."""
+"""The event log and its views, on SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ __all__ = ["Log", "open_log"]
 def open_log(path: str, url: str | None = None, *, look: Look | None = None) -> Log:
     """Open the log at `path` (SQLite), or at `url` (PostgreSQL) if one is given.
 
-    `look` opens a SQLite file that cannot be written, for reading only."""
+    `look` opens a SQLite file that cannot be written, read-only.
+    """
     if url is None:
         from workstead.store.sqlite import Sqlite
 

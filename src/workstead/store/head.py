@@ -14,9 +14,9 @@ from contextlib import suppress
 
 
 def read(path: str) -> tuple[int, str] | None:
-    """The position and hash that the file names, or None if there is no valid one."""
+    """Return the position and hash in the file, or None if there is no valid one."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # an append reads it: `open` makes four calls more
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # read by every append: `open` makes 4 more calls
         try:
             line = os.read(descriptor, 200)
         finally:
@@ -31,7 +31,7 @@ def read(path: str) -> tuple[int, str] | None:
 
 
 def write(path: str, position: int, digest: str, *, durable: bool = False) -> None:
-    """Replace what the file says, in one write of one length: a reader sees the old line or the new one."""
+    """Replace the content in one write of constant length: a reader sees the old line or the new one."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.pwrite(descriptor, _line(position, digest), 0)

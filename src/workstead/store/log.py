@@ -1,13 +1,13 @@
 """The event log: append, read, follow, verify. The same on every database.
 
 Rules:
-1. Positions have no gaps and are given in commit order: they are taken inside a transaction that excludes every other
-   writer. A reader that asks for what is after a position therefore never misses an event and never sees one twice.
+1. Positions have no gaps and are assigned in commit order, inside a transaction that excludes every other writer. A
+   reader that asks for the events after a position therefore never misses an event and never sees one twice.
 2. The stream's head (version and hash) and the views change in the transaction of the append, or not at all.
-3. Each event's hash covers the one before it in its stream and the very bytes that are stored: see `model/chain.py`.
-   What was changed, left out or put in later is found by `verify`.
-4. An append is durable when the call returns, unless it is an intent (`durable=False`): an intent that a power cut
-   takes away has left nothing that its fact, which syncs both, would not have made durable too.
+3. Each event's hash covers the one before it in its stream and the stored bytes themselves: see `model/chain.py`.
+   `verify` detects events that were changed, removed or inserted later.
+4. An append is durable when the call returns, unless it is an intent (`durable=False`): the sync of its fact makes both
+   durable, so a power cut loses an intent only if its fact was not recorded either.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ if TYPE_CHECKING:
     Row = tuple[Any, ...]
 
     class Database(Protocol):
-        """The few things in which SQLite and PostgreSQL differ. SQL is written with `?` for both."""
+        """The differences between SQLite and PostgreSQL. SQL is written with `?` for both."""
 
         def transaction(self, *, durable: bool) -> AbstractContextManager[None]:
             """Exclude other writers; commit at the end, roll back on an exception."""
 
         def snapshot(self) -> AbstractContextManager[None]:
-            """Let everything that is read inside come from one state, whatever others write meanwhile."""
+            """Make all reads inside come from one consistent state, despite concurrent writes."""
 
         def execute(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
-            """Run one statement and give all its rows."""
+            """Run one statement and return all its rows."""
 
         def stream(self, sql: str, values: Sequence[object] = ()) -> Iterator[Row]:
-            """Run one query and give its rows as they come, from one consistent state."""
+            """Run one query and yield its rows as they arrive, from one consistent state."""
 
         def wait(self, position: int, timeout_seconds: float) -> None:
-            """Return when there may be an event after `position`, or when the time is over."""
+            """Return when there may be an event after `position`, or after the timeout."""
 
         head_path: str  # the file that `find_head` reads
 
         def announce(self, position: int, digest: str) -> None:
-            """Wake those who wait, when this transaction commits; its last event is then the head."""
+            """Wake waiting readers when this transaction commits; its last event is then the head."""
 
         def find_head(self) -> tuple[int, str] | None:
-            """Position and hash of the newest durable event, kept outside of the log; None if that is not kept."""
+            """Return position and hash of the newest durable event, stored outside of the log; None if unsupported."""
 
         def accept(self, position: int, digest: str) -> None:
             """Make this event the head, inside a transaction."""
 
         def is_duplicate(self, error: Exception) -> bool:
-            """Whether the error says that a unique key exists already."""
+            """Return whether the error is a unique key violation."""
 
         def close(self) -> None: ...
 
@@ -72,20 +72,20 @@ _COLUMNS = "position, stream, version, event_type, event_data, actor_id, metadat
 # ASCII, so that file names that are not UTF-8 (lone surrogates in Python) survive every database.
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 
-# The end of the log and the head of a stream, in one look.
+# The end of the log and the head of a stream, in one query.
 _END = f"""SELECT coalesce(max(position), 0),
     coalesce((SELECT version FROM streams WHERE stream = ?), 0),
     coalesce((SELECT hash FROM streams WHERE stream = ?), '{GENESIS}') FROM events"""
 BATCH = 500
-FEW = 500  # records up to which loading a faster decoder does not pay
+FEW = 500  # number of records up to which importing a faster decoder does not pay
 
 
 class LabelTaken(Exception):
-    """A live record holds the label already; carries the kind and the label."""
+    """A live record already has the label; carries the kind and the label."""
 
 
 class Log:
-    """The only truth about workspaces, and the views that make it quick to ask."""
+    """The source of truth about workspaces, and the views that make queries fast."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -105,9 +105,9 @@ class Log:
         expected_version: int | None = None,
         durable: bool = True,
     ) -> list[Event]:
-        """Add facts to a stream, all or none, and let them change the views.
+        """Append facts to a stream atomically, and update the views.
 
-        Raises VersionConflict if the stream has moved on, WrongStatus if the lifecycle forbids one of the facts and
+        Raise VersionConflict if the stream has moved on, WrongStatus if the lifecycle forbids one of the facts and
         LabelTaken if a live record has the name already. Nothing is written then.
         """
         encoded = [(EVENT_TYPES[type(fact)], fact.as_dict()) for fact in facts]
@@ -122,7 +122,7 @@ class Log:
         expected_version: int | None = None,
         durable: bool = True,
     ) -> list[Event]:
-        """As `append`, for facts that are already (event type, data)."""
+        """Do the same as `append` for facts given as (event type, data)."""
         _check_text(stream, caller.actor_id)
         metadata = caller.metadata()
         metadata_text = _dumps(metadata)
@@ -167,9 +167,10 @@ class Log:
         return events
 
     def fill(self, rows: Iterable[tuple[str, str, str, str, str, str]]) -> list[tuple[str, str]]:
-        """Append events of another time to an empty log: stream, type, data, actor, metadata and time of each.
+        """Append existing events to an empty log: stream, type, data, actor, metadata and time of each.
 
-        Return the stream and type of those that the lifecycle refuses, because events before them are missing."""
+        Return the stream and type of those that the lifecycle refuses, because events before them are missing.
+        """
         execute = self._database.execute
         ends: dict[str, tuple[int, str]] = {}
         refused = []
@@ -196,17 +197,17 @@ class Log:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def version(self, stream: str) -> int:
-        """How many events the stream has."""
+        """Return the number of events in the stream."""
         return int(self._database.execute(_END, (stream, stream))[0][1])
 
     def last_position(self) -> int:
-        """The position of the newest event, 0 if there is none."""
+        """Return the position of the newest event, 0 if there is none."""
         return int(self._database.execute("SELECT coalesce(max(position), 0) FROM events")[0][0])
 
     def read(
         self, *, after: int = 0, stream: str | None = None, types: Sequence[str] = (), limit: int | None = None
     ) -> Iterator[Event]:
-        """The events after a position, in order, one after the other as they are asked for."""
+        """Yield the events after a position, in order, on demand."""
         left = limit
         while left is None or left > 0:
             size = BATCH if left is None else min(left, BATCH)
@@ -218,18 +219,18 @@ class Log:
             left = None if left is None else left - len(rows)
 
     def time_at(self, position: int) -> str:
-        """When the event at a position was recorded, "" if there is none."""
+        """Return the time of the event at a position, "" if there is none."""
         rows = self._database.execute("SELECT recorded_at FROM events WHERE position = ?", (position,))
         return str(rows[0][0]) if rows else ""
 
     def times(self, first: int) -> Iterator[tuple[int, str]]:
-        """Position and time of every event from a position on."""
+        """Yield position and time of every event from a position on."""
         yield from self._database.stream(
             "SELECT position, recorded_at FROM events WHERE position >= ? ORDER BY position", (first,)
         )
 
     def read_chain(self, stream: str) -> Iterator[tuple[int, str, str, str, str, str, str]]:
-        """Version, type, data, actor, metadata, time and hash of every event of a stream, as they are stored."""
+        """Yield version, type, data, actor, metadata, time and hash of every event of a stream, as stored."""
         after = 0
         while rows := self._database.execute(*_select(after, stream, (), BATCH)):
             for _, _, version, kind, data, actor, metadata, at, digest in rows:
@@ -245,10 +246,10 @@ class Log:
         until: Callable[[], bool] | None = None,
         timeout_seconds: float | None = None,
     ) -> Iterator[Event]:
-        """The events after a position and then each new one as it is committed.
+        """Yield the events after a position and then each new one as it is committed.
 
-        Starts at the present when `after` is left out. Ends when `until` says so or nothing came for
-        `timeout_seconds`; `until` is asked at least five times a second.
+        Start at the present when `after` is omitted. End when `until` returns True or no event came for
+        `timeout_seconds`; `until` is called at least five times a second.
         """
         seen = self.last_position() if after is None else after
         idle_since = time.monotonic()
@@ -258,7 +259,7 @@ class Log:
                 for event in self.read(after=seen, stream=stream, types=types):
                     seen = event.position
                     yield event
-                # Events of other streams and types were passed over; up to `newest` all are accounted for.
+                # Events of other streams and types were skipped; up to `newest` all are processed.
                 seen = max(seen, newest)
                 idle_since = time.monotonic()
             elif timeout_seconds is not None and time.monotonic() - idle_since >= timeout_seconds:
@@ -269,7 +270,7 @@ class Log:
     # -- views ---------------------------------------------------------------------------------------------------------
 
     def get(self, kind: str, key: str) -> dict[str, Any] | None:
-        """The record of this kind and key."""
+        """Return the record of this kind and key, or None."""
         rows = self._database.execute("SELECT data FROM views WHERE kind = ? AND key = ?", (kind, key))
         return _record(rows[0][0], kind) if rows else None
 
@@ -290,18 +291,18 @@ class Log:
             raise
 
     def drop(self, kind: str, key: str) -> None:
-        """Forget a record; only `project` calls this, inside an append."""
+        """Delete a record; only `project` calls this, inside an append."""
         self._database.execute("DELETE FROM views WHERE kind = ? AND key = ?", (kind, key))
 
     def find_live(self, kind: str, label: str) -> dict[str, Any] | None:
-        """The one live record with this label."""
+        """Return the one live record with this label, or None."""
         rows = self._database.execute("SELECT data FROM views WHERE kind = ? AND label = ? AND live = 1", (kind, label))
         return _record(rows[0][0], kind) if rows else None
 
     def find_all(
         self, kind: str, *, task: str | None = None, label: str | None = None, live_only: bool = False
     ) -> list[dict[str, Any]]:
-        """The records of a kind, by their keys, which sort by age."""
+        """Return the records of a kind, ordered by key, which sorts by age."""
         sql = "SELECT key, data FROM views WHERE kind = ?"
         values = [kind]
         for column, value in (("task", task), ("label", label)):
@@ -315,17 +316,17 @@ class Log:
         return [_record(row[1], kind, decode) for row in rows]
 
     def find_pending(self) -> list[tuple[str, dict[str, Any]]]:
-        """The (kind, record) pairs whose step was begun and not ended."""
+        """Return the (kind, record) pairs of steps that were begun and not ended."""
         rows = self._database.execute("SELECT kind, data FROM views WHERE pending = 1 ORDER BY key")
         return [(kind, _record(data, kind)) for kind, data in rows]
 
-    # -- proving -------------------------------------------------------------------------------------------------------
+    # -- verification --------------------------------------------------------------------------------------------------
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Verification:
-        """Walk the whole log: positions, versions, hash chains, stream heads, and the views against the fold."""
+        """Verify the whole log: positions, versions, hash chains, stream heads, and the views against the fold."""
         import gc
 
-        # Millions of small values that all live to the end: looking for cycles among them would take most of the time.
+        # Millions of small values stay alive to the end: searching cycles among them would take most of the time.
         gc.disable()
         try:
             with self._database.snapshot():
@@ -334,8 +335,8 @@ class Log:
             gc.enable()
 
     def check_head(self) -> bool:
-        """Raise EventsLost if the log does not hold its head; False if it has none to compare with."""
-        head = self._database.find_head()  # before the log is read, which only grows
+        """Raise EventsLost if the log does not contain its head; return False if there is no head to compare with."""
+        head = self._database.find_head()  # read before the log, which only grows
         if head is None:
             return False
         position, digest = head
@@ -349,7 +350,7 @@ class Log:
         raise EventsLost.of(f"the event log {found}, and {self._database.head_path} says that it had {position} events")
 
     def accept(self) -> int:
-        """Take the log as it is for the whole one, after events were lost; return the position at which it ends."""
+        """Accept the log as complete after events were lost; return the position at which it ends."""
         with self._database.transaction(durable=True):
             rows = self._database.execute("SELECT position, hash FROM events ORDER BY position DESC LIMIT 1")
             position, digest = rows[0] if rows else (0, GENESIS)
@@ -357,7 +358,7 @@ class Log:
         return int(position)
 
     def rebuild_views(self) -> int:
-        """Make every view anew from the events, and say how many records there are."""
+        """Rebuild every view from the events, and return the number of records."""
         with self._database.transaction(durable=True):
             records = _MemoryRecords()
             decode = _fast_decoder()
@@ -430,7 +431,10 @@ def _verify(database: Database, progress: Callable[[int, int], None] | None) -> 
 
 
 def _fast_decoder() -> Callable[[str], Any]:
-    """msgspec is three times faster than json, which shows at a million events; but it refuses lone surrogates."""
+    """Return a msgspec decoder, with json as fallback.
+
+    msgspec is three times faster, which matters at a million events, but it refuses lone surrogates.
+    """
     from msgspec import DecodeError
     from msgspec.json import decode
 

@@ -1,11 +1,11 @@
 """The log in PostgreSQL, for homes on many machines.
 
-Sequences hand out numbers before commit, so a reader that follows them misses events. Appends therefore take one
-advisory lock for the length of their transaction: positions are given and committed in the same order.
+Sequences assign numbers before commit, so a reader that follows them misses events. Appends therefore take one advisory
+lock for the length of their transaction: positions are assigned and committed in the same order.
 
-Every wait is bounded. A client that was stopped in the middle of a transaction keeps the lock: others get an error that
-names it after LOCK_SECONDS, and the server ends that transaction after IDLE_SECONDS. A machine that vanished from the
-network is noticed by TCP keepalives. A connection that died while nobody used it, because the server was restarted, is
+Every wait has a timeout. A client that was stopped in the middle of a transaction keeps the lock: others get an error
+that names it after LOCK_SECONDS, and the server ends that transaction after IDLE_SECONDS. A machine that vanished from
+the network is detected by TCP keepalives. A connection that died while idle, because the server was restarted, is
 replaced before it is used, so that a long-lived process needs no restart of its own.
 """
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from workstead.store.log import Row
 
-# The schema and the channel keep the first name of the project, so that databases of older versions open.
-# Each entry brings the schema from its index to the next version. Entries are never changed, only added.
+# The schema and the channel keep the first name of the project, so that databases of older versions open. Each entry
+# migrates the schema from its index to the next version. Entries are never changed, only added.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE carrel.events (
@@ -58,8 +58,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 LOCK = 0x43415252454C  # the ASCII codes of the first name of the project: one writer at a time in this database
 CHANNEL = "carrel_events"
 LOCK_SECONDS = 20  # a transaction takes milliseconds
-IDLE_SECONDS = 60  # until the server ends a transaction whose client does not go on
-_NETWORK = {  # what the address may say otherwise
+IDLE_SECONDS = 60  # until the server ends an idle transaction
+_NETWORK = {  # defaults that the URL may override
     "connect_timeout": "10",
     "keepalives_idle": "30",
     "keepalives_interval": "10",
@@ -150,7 +150,7 @@ class Postgres:
             yield
 
     def _locked(self) -> StoreUnavailable:
-        """Why the lock did not come, by a connection of its own: the other's transaction has failed."""
+        """Return why the lock was not granted, using another connection: the transaction of this one has failed."""
         with _errors(), self._connect() as connection:
             rows = connection.execute(_HOLDER, (LOCK >> 32, LOCK & 0xFFFFFFFF)).fetchall()
         name, address, pid = rows[0] if rows else ("another client", "an unknown address", 0)
@@ -163,20 +163,20 @@ class Postgres:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Read from one state, whatever others commit meanwhile."""
+        """Read from one consistent state, despite concurrent commits."""
         connection = self._connection()
         with _errors(), connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             yield
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
-        """Run one statement and give all its rows."""
+        """Run one statement and return all its rows."""
         with _errors():
             cursor = self._connection().execute(sql.replace("?", "%s").encode(), values)
             return cursor.fetchall() if cursor.description else []
 
     def stream(self, sql: str, values: Sequence[object] = ()) -> Iterator[Row]:
-        """Give the rows as they come, through a cursor on the server."""
+        """Yield the rows as they arrive, through a cursor on the server."""
         connection = self._connection()
         with _errors(), connection.transaction(), connection.cursor(name="workstead_stream") as cursor:
             cursor.itersize = 5000
@@ -184,7 +184,7 @@ class Postgres:
             yield from cursor
 
     def wait(self, position: int, timeout_seconds: float) -> None:
-        """Sleep until a commit is announced; a look after listening closes the gap before it."""
+        """Sleep until a commit is announced; a query after LISTEN closes the race with an earlier commit."""
         connection = self._connection("listener")
         with _errors():
             if getattr(self._local, "listening", None) is not connection:
@@ -196,17 +196,17 @@ class Postgres:
                 return
 
     def announce(self, position: int, digest: str) -> None:
-        """Wake the followers at commit; only the position travels."""
+        """Notify the followers at commit; only the position is sent."""
         self.execute(f"SELECT pg_notify('{CHANNEL}', ?)", (str(position),))
 
     def find_head(self) -> None:
-        """No head: the server looks after its own files."""
+        """Return None: the server protects its own files."""
 
     def accept(self, position: int, digest: str) -> None:
-        """Nothing to do without a head."""
+        """Do nothing: there is no head."""
 
     def is_duplicate(self, error: Exception) -> bool:
-        """Whether a unique key was hit."""
+        """Return whether the error is a unique key violation."""
         return isinstance(error, psycopg.errors.UniqueViolation)
 
     def close(self) -> None:
@@ -219,9 +219,9 @@ class Postgres:
 
 
 def _is_dead(role: str, connection: psycopg.Connection[Row]) -> bool:
-    """Whether the server closed a connection while nobody used it: its socket is readable although nobody asked."""
+    """Return whether the server closed an idle connection: its socket is readable without a query."""
     if role == "listener" or connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-        return False  # a listener gets notifications unasked
+        return False  # a listener gets notifications without a query
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     return bool(poll.poll(0))
@@ -238,7 +238,7 @@ def _errors() -> Iterator[None]:
 
 
 def _translate(error: psycopg.Error) -> WorksteadError:
-    # The driver's message may hold the address, never the password; only its first line is for people.
+    # The driver's message may contain the address, never the password; only its first line is for people.
     text = str(error).strip().splitlines()
     what = f"PostgreSQL: {text[0] if text else type(error).__name__}"
     if isinstance(error, psycopg.errors.DiskFull):

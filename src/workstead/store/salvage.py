@@ -1,7 +1,7 @@
-"""Read what is whole in a damaged SQLite log.
+"""Recover the intact events of a damaged SQLite log.
 
-The file is copied first, so that SQLite recovers the copy and the damaged one stays as it is. An event counts as whole
-when its hash fits its own content and the hash of the event before it in its stream.
+The file is copied first, so that SQLite recovers the copy and the damaged one stays unchanged. An event counts as
+intact when its hash fits its own content and the hash of the event before it in its stream.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ SUFFIXES = ("", "-wal")
 
 
 def read_whole(path: str, scratch: str, newest: int) -> tuple[list[Row], int]:
-    """The whole events of the log at `path` in their order, and how many rows are damaged.
+    """Return the intact events of the log at `path` in order, and the number of damaged rows.
 
-    `scratch` is a directory for the copy, which is removed again; `newest` is the last position that is looked for
-    where a damaged page keeps SQLite from telling."""
+    `scratch` is a directory for the copy, which is removed again; `newest` is the last position to look for if a
+    damaged page keeps SQLite from finding it.
+    """
     shutil.rmtree(scratch, ignore_errors=True)
     os.mkdir(scratch, 0o700)
     try:
@@ -49,7 +50,7 @@ def _rows(path: str, newest: int) -> list[Row]:
             for row in _in_order(database):
                 found[row[0]] = row
             last = max(found, default=0)
-            for position in range(last + 1, newest + 1):  # behind the first damaged page
+            for position in range(last + 1, newest + 1):  # after the first damaged page
                 with suppress(sqlite3.Error):
                     query = f"SELECT {_COLUMNS} FROM events NOT INDEXED WHERE position = ?"
                     found.update({row[0]: row for row in database.execute(query, (position,))})
@@ -70,5 +71,5 @@ def _is_whole(row: Row, hashes: dict[tuple[str, int], str]) -> bool:
         return before is not None and digest == next_hash(
             before, link_of(stream, version, kind, data, actor, metadata, at)
         )
-    except (TypeError, UnicodeEncodeError):  # a value of another kind than we store
+    except (TypeError, UnicodeEncodeError):  # a value of another type than we store
         return False

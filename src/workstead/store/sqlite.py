@@ -1,14 +1,14 @@
-"""The log in one file of the home.
+"""The log in one SQLite file of the home.
 
 WAL mode, one connection per thread. Writers queue at a lock file first: SQLite alone would let them sleep and poll,
 which is unfair and slow when many processes append; the kernel wakes the next one at once. The threads of one process
-queue among themselves, and the first of them stands at the lock file. A process that was stopped (SIGSTOP, a debugger)
-while it holds the lock would keep everybody waiting, so the wait has a timeout and names it.
+queue among themselves, and the first of them waits for the lock file. A process that was stopped (SIGSTOP, a debugger)
+while it holds the lock would block all others, so the wait has a timeout and the error names that process.
 
-Group commit: SQLite commits without a sync, and whoever wants a durable append syncs the write-ahead log after the lock
-is free again. Threads that do so at once share one sync; for processes that do so at once the disk writes once. A later
-sync of the file covers what was appended before, and a checkpoint syncs before it moves anything: the log never has an
-event and lacks one before it.
+Group commit: SQLite commits without a sync, and a durable append syncs the write-ahead log after the lock is released.
+Concurrent threads share one sync; for concurrent processes the disk writes once. A later sync of the file covers
+everything appended before, and a checkpoint syncs before it moves anything: the log never contains an event without the
+events before it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
     Look = Callable[[str], sqlite3.Connection]
 else:
-    # `sqlite3` itself adds converters for dates, and two milliseconds for importing them.
+    # `sqlite3` adds date converters, whose import takes two milliseconds.
     try:
         import _sqlite3 as sqlite3
     except ImportError:
         import sqlite3
 
-# Each entry brings the schema from its index to the next version. Entries are never changed, only added.
+# Each entry migrates the schema from its index to the next version. Entries are never changed, only added.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE events (
@@ -78,7 +78,7 @@ class Sqlite:
         self, path: str, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS, *, look: Look | None = None
     ) -> None:
         self._path = path
-        self._look = look  # opens the file for reading only
+        self._look = look  # opens the file read-only
         self.head_path = f"{path}.head"
         self._local = _local()
         self._open: list[_Connection] = []
@@ -111,28 +111,28 @@ class Sqlite:
 
     def _connection(self, *, to_write: bool = False) -> _Connection:
         found: _Connection | None = getattr(self._local, "connection", None)
-        if found is not None and found.is_read_only and to_write:  # there may be space again
+        if found is not None and found.is_read_only and to_write:  # the disk may have space again
             self._drop(found)
             found = None
-        if found is None or found.pid != os.getpid():  # a connection must not cross a fork
+        if found is None or found.pid != os.getpid():  # a connection must not be used across a fork
             self._close_orphans()
             found = self._local.connection = self._connect(to_write=to_write)
             self._open.append(found)
         return found
 
     def _connect(self, *, to_write: bool) -> _Connection:
-        """A connection, for reading only if the disk is full or read-only: looking has to be possible then."""
+        """Return a connection, read-only if the disk is full or read-only: reading must stay possible then."""
         try:
             return _Connection(self._path)
         except (DiskFull, FilesystemError):
             if to_write or self._look is None:
                 raise
-            with suppress(WorksteadError):  # the first error says why
+            with suppress(WorksteadError):  # the first error has the reason
                 return _Connection(self._path, self._look)
             raise
 
     def _of_this_process(self) -> _Threads:
-        if self._threads.pid != os.getpid():  # locks may be held by threads that a fork left behind
+        if self._threads.pid != os.getpid():  # after a fork, locks may be held by threads of the parent
             self._threads = _Threads()
         return self._threads
 
@@ -143,20 +143,20 @@ class Sqlite:
         connection.close()
 
     def _close_orphans(self) -> None:
-        """Close the connections of threads that have ended: a server's come and go."""
+        """Close the connections of threads that have ended: those of a server come and go."""
         pid, own = os.getpid(), get_native_id()
         for connection in list(self._open):
-            # Asked of the kernel: Python's own list of threads can block for ever while it is made. A parent's
-            # connections stay, because to let go of one is to close it.
+            # Ask the kernel: Python's own list of threads can block forever while it is built. Connections of a parent
+            # process are kept, because dropping the last reference would close them.
             is_gone = connection.thread == own or not os.path.exists(f"/proc/self/task/{connection.thread}")
             if connection.pid == pid and is_gone:
-                with suppress(ValueError):  # somebody else was quicker
+                with suppress(ValueError):  # another thread was faster
                     self._open.remove(connection)
                     connection.close()
 
     @contextmanager
     def transaction(self, *, durable: bool) -> Iterator[None]:
-        """Queue for the write lock, run the body in one transaction, sync at the end if it is to be durable."""
+        """Queue for the write lock, run the body in one transaction, sync at the end if it has to be durable."""
         connection = self._connection(to_write=True)
         threads = self._of_this_process()
         with threads.enter(connection.lock):
@@ -183,19 +183,20 @@ class Sqlite:
             try:
                 threads.sync.run(connection.sync)
             except OSError as error:
-                # Never DiskFull: the facts are committed, and who makes room and tries again would write them twice.
+                # Never DiskFull: the facts are committed, and a caller that frees space and retries would write them
+                # twice.
                 raise FilesystemError(
                     f"the event log at {self._path} cannot be synced: {error.strerror}",
                     hint="the disk may be full or failing: see df and dmesg, then aw list",
                 ) from error
             if connection.newest:
-                # Without the lock: an older head that is written late is as true as a newer one.
-                with suppress(OSError):  # the event is durable whatever becomes of the head
+                # Without the lock: an older head that is written late is valid too.
+                with suppress(OSError):  # the event is durable even if the head is not written
                     head.write(self.head_path, *connection.newest)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Read from one state: in WAL mode a read transaction does not see later commits, and holds nobody up."""
+        """Read from one state: in WAL mode a read transaction does not see later commits, and blocks no writer."""
         connection = self._connection()
         with _errors(self._path):
             connection.execute("BEGIN")
@@ -205,24 +206,24 @@ class Sqlite:
             connection.rollback()
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> list[Row]:
-        """Run one statement and give all its rows."""
+        """Run one statement and return all its rows."""
         connection = self._connection()
         try:
             return connection.execute(sql, values).fetchall()
         except sqlite3.IntegrityError:
             raise
-        except UnicodeEncodeError as error:  # a name from a command line, in bytes that are no text
+        except UnicodeEncodeError as error:  # a name from a command line whose bytes are not text
             raise Invalid(f"{error.object!r:.100} is not UTF-8", hint="no id or name of ours is written so") from None
         except sqlite3.Error as error:
             raise _translate(error, self._path) from error
 
     def stream(self, sql: str, values: Sequence[object] = ()) -> Iterator[Row]:
-        """Give the rows as they come; one statement is one consistent state."""
+        """Yield the rows as they arrive; one statement is one consistent state."""
         with _errors(self._path):
             yield from self._connection().execute(sql, values)
 
     def wait(self, position: int, timeout_seconds: float) -> None:
-        """Poll for a newer event, eagerly at first, then a hundred times a second: a look costs microseconds."""
+        """Poll for a newer event, frequently at first, then a hundred times a second: a query costs microseconds."""
         end = time.monotonic() + timeout_seconds
         pause = 0.001
         while time.monotonic() < end:
@@ -232,23 +233,23 @@ class Sqlite:
             pause = min(pause * 1.5, 0.01)
 
     def announce(self, position: int, digest: str) -> None:
-        """Make this event the head when it is durable. Those who wait look for themselves."""
+        """Make this event the head when it is durable. Waiting readers poll by themselves."""
         found = head.read(self.head_path)
-        # A log that lost events keeps the head that shows it, however many events are appended after the loss.
+        # A log that lost events keeps the head that proves it, however many events are appended after the loss.
         if found is None or found[0] == 0 or self.execute(_HASH, found[:1]) == [found[1:]]:
             self._connection().newest = (position, digest)
 
     def find_head(self) -> tuple[int, str] | None:
-        """The newest event that was durable, as the file beside the log says; None if there is no such file."""
+        """Return the newest event that was durable, from the file beside the log; None if there is no such file."""
         return head.read(self.head_path)
 
     def accept(self, position: int, digest: str) -> None:
-        """Make this event the head, whatever the head was; the caller excludes other writers."""
+        """Make this event the head, replacing any other; the caller excludes other writers."""
         with _errors(self._path):
             head.write(self.head_path, position, digest)
 
     def is_duplicate(self, error: Exception) -> bool:
-        """Whether a unique key was hit."""
+        """Return whether the error is a unique key violation."""
         return isinstance(error, sqlite3.IntegrityError)
 
     def close(self) -> None:
@@ -264,14 +265,14 @@ class _Connection:
 
     def __init__(self, path: str, look: Look | None = None) -> None:
         self.pid = os.getpid()
-        self.thread = get_native_id()  # of the kernel
+        self.thread = get_native_id()  # thread id of the kernel
         self.is_read_only = look is not None
         self.lock = -1
         with _errors(path):
             self._db = look(path) if look else self._connect_to_write(path)
         self.execute = self._db.execute
-        self.newest: tuple[int, str] | None = None  # what the transaction under way makes the head
-        self._wal = -1  # the write-ahead log, once it is there; it stays as long as this connection does
+        self.newest: tuple[int, str] | None = None  # the head after the current transaction
+        self._wal = -1  # the write-ahead log, once it exists; it stays as long as this connection
         self._path = path
 
     def _connect_to_write(self, path: str) -> sqlite3.Connection:
@@ -283,8 +284,8 @@ class _Connection:
             raise
 
     def _connect(self, path: str) -> sqlite3.Connection:
-        # SQLite itself would let others read a new file. One that is there must not be opened here: closing it again
-        # would drop the locks of all connections of this process.
+        # SQLite itself would make a new file readable for others. An existing file must not be opened here: closing it
+        # again would drop the locks of all connections of this process.
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
@@ -298,7 +299,7 @@ class _Connection:
         return db
 
     def _use_wal(self, db: sqlite3.Connection, path: str) -> None:
-        """Change the mode of a new file. SQLite does not wait for others here, so we do; writers stand at the lock."""
+        """Switch a new file to WAL mode. SQLite does not wait for others here, so we do; writers wait for the lock."""
         _take(self.lock)
         try:
             end = time.monotonic() + BUSY_SECONDS
@@ -318,7 +319,7 @@ class _Connection:
             )
 
     def sync(self) -> None:
-        """Write what was committed to the disk. SQLite takes no lock on this file that closing it would drop."""
+        """Sync the committed transactions to the disk. SQLite takes no lock on this file that closing it would drop."""
         if self._wal < 0:
             self._wal = os.open(f"{self._path}-wal", os.O_RDWR | os.O_CLOEXEC)
         os.fdatasync(self._wal)
@@ -336,7 +337,7 @@ class _Connection:
 
 
 class _Threads:
-    """What the threads of one process share: one of them at a time stands at the write lock, and one syncs for many."""
+    """State shared by the threads of one process: one at a time waits for the write lock, and one syncs for many."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -368,8 +369,8 @@ def _take(lock: int) -> None:
         return
     except BlockingIOError:
         pass
-    # flock has no timeout, so a thread waits in the queue for us. The lock belongs to the open file: whichever thread
-    # takes it, it is ours. `done` says who is last: the waiter that comes too late gives the lock back.
+    # flock has no timeout, so a helper thread waits for the lock. The lock belongs to the open file: whichever thread
+    # takes it, it is ours. `done` decides the race: a helper that gets the lock too late releases it.
     own, done, turn = os.dup(lock), allocate_lock(), allocate_lock()
     turn.acquire()
 
@@ -387,7 +388,7 @@ def _take(lock: int) -> None:
 
 
 def _holder_of(lock: int) -> str:
-    """The process that holds a lock, as people know it: what it was started as, and whether it is stopped."""
+    """Return a description of the process that holds a lock: its command, and whether it is stopped."""
     inode = os.fstat(lock).st_ino
     try:
         with open("/proc/locks") as table:
@@ -420,7 +421,7 @@ def _errors(path: str) -> Iterator[None]:
 def _translate(error: sqlite3.Error, path: str) -> WorksteadError:
     code = getattr(error, "sqlite_errorname", "") or ""
     what = f"the event log at {path}: {error}"
-    # What SQLite keeps beside the log needs room too, and says "I/O error" when there is none.
+    # SQLite's files beside the log need space too; without it SQLite says "I/O error".
     if _is_read_only(path):
         return from_os(OSError(EROFS, os.strerror(EROFS)), f"the event log at {path}")
     if code.startswith("SQLITE_FULL") or (code.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN")) and _is_full(path)):

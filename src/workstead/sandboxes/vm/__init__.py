@@ -1,1 +1,1 @@
-"""A virtual machine around a workspace: its guest, its process, and the way in."""
+"""A virtual machine around a workspace: its guest, its process, and its clients."""

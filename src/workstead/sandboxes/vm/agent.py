@@ -1,16 +1,16 @@
-"""The guest's first process: it brings the machine up, and runs commands for the host.
+"""The guest agent, process 1 of the guest: initialize the machine, and run commands for the host.
 
-The kernel starts it from the initial file system, where a copy of the host's Python is. Everything up to READY needs
-no share, because a machine with a mounted share cannot be saved: a state that was saved at READY serves every
-workspace. MOUNT then brings the time, fresh randomness (clones of one state would otherwise draw the same numbers) and
-the two shares: `system`, the host's programs, and `work`, the workspace and what is mounted beside it.
+The kernel starts it from the initramfs, which has a copy of the host's Python. Everything up to READY needs no share,
+because a machine with a mounted share cannot be saved: a state that was saved at READY serves every workspace. MOUNT
+then brings the time, fresh randomness (clones of one state would otherwise draw the same numbers) and the two shares:
+`system`, the host's programs, and `work`, the workspace and its additional mounts.
 
-A command gets what a bubblewrap gives: namespaces for processes, mounts, network and messages, a read-only root, its
-own /tmp and home, an unprivileged user without capabilities, the same filter of system calls and the same shim as last
-program in front of it. Its limits are a control group's. Process 1 of its namespace is a fork of this program that
-waits; with it everything of the command dies.
+A command gets the same confinement as in bubblewrap: namespaces for processes, mounts, network and IPC, a read-only
+root, its own /tmp and home, an unprivileged user without capabilities, the same seccomp filter and the same shim as
+last program in front of it. Its limits are those of a control group. Process 1 of its namespace is a fork of this
+program that waits; when it dies, all processes of the command die.
 
-Loaded in the guest: nothing of ours but `pins` and `wire` is there.
+Loaded in the guest, where `pins` and `wire` are our only other modules.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8,
 _FINIT_MODULE = 313
 _TIOCSCTTY, _TIOCSWINSZ, _TIOCGPTN, _TIOCSPTLCK = 0x540E, 0x5414, 0x80045430, 0x40045431
 _RNDADDENTROPY, _RNDRESEEDCRNG = 0x40085203, 0x5207
-_CONNECTIONS = 64  # of one run to the proxy, at a time
-_RESERVE = 64 << 20  # memory that no command gets: this program and the kernel live there
+_CONNECTIONS = 64  # simultaneous connections of one run to the proxy
+_RESERVE = 64 << 20  # memory reserved for this program and the kernel
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -56,13 +56,13 @@ def _check(result: int, what: str) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """Mount something; OSError with its name."""
+    """Mount a file system; raise OSError with its name."""
     done = libc.mount(source.encode(), os.fsencode(target), kind.encode() or None, flags, options.encode() or None)
     _check(done, f"mount {source} at {target}")
 
 
 def write(path: str, text: str) -> None:
-    """Write to a file of the kernel's."""
+    """Write to a file of the kernel."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())
@@ -70,11 +70,11 @@ def write(path: str, text: str) -> None:
         os.close(descriptor)
 
 
-# -- coming up ---------------------------------------------------------------------------------------------------------
+# -- start ---------------------------------------------------------------------------------------------------------
 
 
 def bring_up() -> int:
-    """Everything that needs no share; gives the port to the host."""
+    """Do all initialization that needs no share; return the port to the host."""
     mount("proc", "/proc", "proc")
     mount("sysfs", "/sys", "sysfs")
     mount("dev", "/dev", "devtmpfs")
@@ -99,7 +99,7 @@ def bring_up() -> int:
 
 
 def _open_port(name: str) -> int:
-    """The port of this name: there is no udev to make a link for it."""
+    """Open the port of this name: without udev there is no link to it."""
     folder = "/sys/class/virtio-ports"
     for _ in range(2000):
         with contextlib.suppress(FileNotFoundError):
@@ -112,13 +112,13 @@ def _open_port(name: str) -> int:
 
 
 def set_clock(now: float) -> None:
-    """Follow the host's clock; a restored guest wakes in the past, and one behind the host sees files of the future."""
+    """Set the clock to the host's; a restored guest is behind, and would see files with future times."""
     if abs(time.time() - now) > 0.2:
         time.clock_settime(time.CLOCK_REALTIME, now)
 
 
 def reseed(seed: bytes) -> None:
-    """Fresh randomness from the host, at once and counted."""
+    """Add fresh randomness from the host, credited as entropy at once."""
     descriptor = os.open("/dev/urandom", os.O_WRONLY | os.O_CLOEXEC)
     try:
         fcntl.ioctl(descriptor, _RNDADDENTROPY, struct.pack("<ii", 8 * len(seed), len(seed)) + seed)
@@ -128,16 +128,17 @@ def reseed(seed: bytes) -> None:
 
 
 class Place:
-    """What every command of this machine sees: told once, by MOUNT."""
+    """The mounts common to all commands of this machine, received once with MOUNT."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         reseed(binascii.a2b_base64(order["seed"]))
         set_clock(order["time"])
         self.uid, self.gid = int(order["uid"]), int(order["gid"])
-        self.flags = _NOSUID | _NODEV | (0 if order["executable"] else _NOEXEC)  # of what a command can write
+        self.flags = _NOSUID | _NODEV | (0 if order["executable"] else _NOEXEC)  # of writable mounts
         self.private = [(f"{ROOT}{path}", mode) for path, mode in order["private"]]
         os.makedirs(SHARES)
-        # programs do not change under a machine; the workspace does, and only mmap sees that and can map files
+        # programs do not change while a machine runs; the workspace does, and only the cache mode mmap sees changes and
+        # supports mmap
         for tag, flags, cache in (("system", _RDONLY, "loose"), ("work", 0, "mmap")):
             os.mkdir(f"{SHARES}/{tag}")
             options = f"trans=virtio,version=9p2000.L,msize=512000,access=client,cache={cache}"
@@ -149,7 +150,7 @@ class Place:
         for path, _ in order["private"]:
             self._make_point(path, directory=True)
         places = tuple(f"{path}/" for path, _ in order["private"])
-        self.covered: list[tuple[str, str, bool, bool]] = []  # shown in each command's own /tmp or home
+        self.covered: list[tuple[str, str, bool, bool]] = []  # mounted in each command's own /tmp or home
         for share, target, read_only, no_exec in order["binds"]:
             shown = (f"{SHARES}/{share}", str(target), bool(read_only), bool(no_exec))
             if share == "work/workspace":
@@ -169,7 +170,7 @@ class Place:
             os.close(os.open(whole, os.O_CREAT | os.O_CLOEXEC, 0o644))
 
     def show(self, source: str, target: str, read_only: bool, no_exec: bool) -> None:
-        """Also what is read-only is so on the server's side; here it only gives the better error."""
+        """Bind a path inside. The server enforces read-only too; here it only produces the better error."""
         self._make_point(target, directory=os.path.isdir(source))
         mount(source, ROOT + target, "", _BIND)
         flags = _BIND | _REMOUNT | _NOSUID | _NODEV | (_RDONLY if read_only else 0) | (_NOEXEC if no_exec else 0)
@@ -180,7 +181,7 @@ class Place:
 
 
 class Stream:
-    """Output of a command on its way to the host."""
+    """An output stream of a command to the host."""
 
     def __init__(self, descriptor: int, kind: int) -> None:
         self.descriptor = descriptor
@@ -189,7 +190,7 @@ class Stream:
 
 
 class Connection:
-    """A connection of the command's to the proxy."""
+    """A connection of the command to the proxy."""
 
     def __init__(self, socket: _socket.socket) -> None:
         self.socket = socket
@@ -200,7 +201,7 @@ class Connection:
 
 
 class Run:
-    """A command and what belongs to it."""
+    """A command and its resources."""
 
     def __init__(self, number: int, order: dict[str, Any], agent: Agent) -> None:
         self.number = number
@@ -217,7 +218,7 @@ class Run:
         self.next_channel = 1
         self.room = order.get("room", "")
         self.report, report = os.pipe2(os.O_CLOEXEC)
-        self.asking = -1  # where its processes say what they are about to watch
+        self.asking = -1  # descriptor on which its processes ask before adding an inotify watch
         self.asks, asks = _socket.socketpair()
         self._make_group(order)
         theirs = self._make_descriptors(order)
@@ -241,7 +242,7 @@ class Run:
         write(f"{self.group}/memory.max", str(memory))
         write(f"{self.group}/memory.oom.group", "1")
         if order.get("processes"):
-            write(f"{self.group}/pids.max", str(order["processes"] + 1))  # and the one that waits
+            write(f"{self.group}/pids.max", str(order["processes"] + 1))  # plus the process that waits
         if order.get("cpus"):
             write(f"{self.group}/cpu.max", f"{max(1000, int(order['cpus'] * 100_000))} 100000")
 
@@ -277,7 +278,7 @@ class Run:
         self._rearm(self.streams[descriptor])
 
     def _fork(self, order: dict[str, Any], theirs: tuple[int, int, int], report: int, asks: int) -> int:
-        """The first process of new namespaces; ours are as before when this returns."""
+        """Fork the first process of new namespaces; our own namespaces are restored when this returns."""
         old_network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         old_processes = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -401,9 +402,9 @@ class Run:
 
     def _answer(self, event: int) -> None:
         if not event & select.POLLIN:
-            self.agent.forget(self.asking)  # nobody is left who could ask
+            self.agent.forget(self.asking)  # no process is left that could ask
             return
-        with contextlib.suppress(OSError):  # ENOENT: it was killed meanwhile
+        with contextlib.suppress(OSError):  # ENOENT: the process was killed meanwhile
             self.agent.pins.answer(self.number, self.asking)
 
     def _read_output(self, stream: Stream, event: int) -> None:
@@ -415,7 +416,7 @@ class Run:
             data = os.read(stream.descriptor, min(stream.room, wire.MAX_DATA))
         except BlockingIOError:
             return
-        except OSError:  # EIO: nobody has the terminal's other end any more
+        except OSError:  # EIO: no process has the terminal's other end open any more
             data = b""
         if not data:
             self._end_stream(stream)
@@ -487,7 +488,7 @@ class Run:
             fcntl.ioctl(self.terminal, _TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def signal_all(self, number: int) -> None:
-        """To every process but the one that waits; a stopped one hears it only when it goes on."""
+        """Signal every process except the one that waits; a stopped process gets the signal when it continues."""
         with open(f"{self.group}/cgroup.procs") as file:
             members = [int(line) for line in file if int(line) != self.pid]
         for each in (number, signal.SIGCONT):
@@ -498,7 +499,7 @@ class Run:
     def kill(self) -> None:
         if self.status is None:
             os.kill(self.pid, signal.SIGKILL)
-        for stream in list(self.streams.values()):  # nobody is left to read it
+        for stream in list(self.streams.values()):  # no reader is left
             self._end_stream(stream)
 
     def _ended(self, _: int) -> None:
@@ -512,7 +513,7 @@ class Run:
         return self.status is not None and self.report < 0 and not self.streams
 
     def finish(self) -> None:
-        """Tell the end: the files are with the host, and nothing of the command is left."""
+        """Report the end: files are written back to the host (syncfs), and no process of the command is left."""
         libc.syncfs(self.agent.place.work)
         assert self.status is not None
         used = {"oom_kills": _field(f"{self.group}/memory.events", "oom_kill")}
@@ -544,9 +545,9 @@ class Run:
                 os.rmdir(self.group)
                 return
             except OSError:
-                time.sleep(0.005)  # the last of them is just going
+                time.sleep(0.005)  # the last process is just exiting
 
-    # -- its way to the proxy ------------------------------------------------------------------------------------------
+    # -- connections to the proxy --------------------------------------------------------------------------------------
 
     def _accept(self, _: int) -> None:
         assert self.listener is not None
@@ -622,7 +623,7 @@ class Run:
         self._rearm_connection(channel)
 
     def hear(self, kind: int, channel: int, data: bytes) -> None:
-        """From the host, about a connection."""
+        """Handle a frame from the host about a connection."""
         connection = self.connections.get(channel)
         if connection is None:
             return
@@ -649,7 +650,7 @@ def _environment(order: dict[str, Any]) -> dict[bytes, bytes]:
 
 
 def _pass_on(socket: int, descriptor: int) -> None:
-    """Hand it to the agent, and keep neither."""
+    """Send the descriptor to the agent, and close both."""
     with_socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, socket)
     try:
         rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", descriptor))]
@@ -681,11 +682,11 @@ def _field(path: str, name: str) -> int:
     return 0
 
 
-# -- the loop ----------------------------------------------------------------------------------------------------------
+# -- event loop ----------------------------------------------------------------------------------------------------
 
 
 class Agent:
-    """One poll over the port, the commands and their streams."""
+    """One poll loop over the port, the commands and their streams."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -703,7 +704,7 @@ class Agent:
         self.poll.register(descriptor, events)
 
     def rearm(self, descriptor: int, handler: Callable[[int], None], events: int) -> None:
-        """Wait for these events; for none at all where none is wanted, because a hang-up would be told for ever."""
+        """Wait for these events; unregister if there are none, because a hang-up would be reported forever."""
         if not events:
             self.forget(descriptor)
         else:
@@ -773,7 +774,7 @@ class Agent:
             self.send(wire.EXIT, number, 0, json.dumps({"code": 125, "usage": {}}).encode())
 
     def _furnish(self, name: str, size: int) -> None:
-        """The private places of commands that follow each other, and see what those before them left there."""
+        """Create the /tmp and home that consecutive commands share, so that each sees the files of those before it."""
         folder = f"/run/room{len(self.rooms)}"
         for path, mode in self.place.private:
             os.makedirs(folder + path)
@@ -813,7 +814,7 @@ class Agent:
 
 
 def _reap(runs: dict[int, Run]) -> None:
-    """Take the status of orphans that came to us; that of a run's own process belongs to it."""
+    """Reap orphans that were re-parented to us; the status of a run's own process is left to the run."""
     own = {run.pid for run in runs.values()}
     while True:
         try:
@@ -826,18 +827,18 @@ def _reap(runs: dict[int, Run]) -> None:
 
 
 def power_off() -> None:
-    """Everything to the host, then the end: the host takes a restart for it."""
+    """Sync all files to the host, then restart, which the host treats as power-off."""
     os.sync()
     libc.reboot(0x01234567)
 
 
 def main() -> None:
-    """What the kernel starts."""
+    """Entry point, started by the kernel."""
     try:
         Agent(bring_up()).serve()
     except BaseException as error:
         with contextlib.suppress(OSError):
             write("/dev/kmsg", f"<0>{wire.AGENT_FAILED}: {error!r}")
-            time.sleep(0.1)  # the console is slower than we are
+            time.sleep(0.1)  # the console is slower than this program
     finally:
         libc.reboot(0x01234567)

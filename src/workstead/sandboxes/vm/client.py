@@ -1,8 +1,8 @@
-"""One run's way to its machine: a process that the supervisor takes for the command.
+"""The client of one run in a virtual machine: a process that the supervisor treats as the command.
 
-It hands the command's order in at the machine's door and passes on what goes back and forth: input, output, the size
-of a terminal, a request to end, connections to the run's proxy. It ends as the command does. When it is killed, the
-machine's keeper ends the command.
+It sends the command's order to the VM daemon's `door` socket and forwards both directions: input, output, the size of a
+terminal, a request to end, connections to the run's proxy. It exits as the command does. When it is killed, the VM
+daemon ends the command.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-DOOR_FD, TOLD_FD, PROXY_FD = 4, 5, 6  # as `process.spawn` passes them on
+DOOR_FD, TOLD_FD, PROXY_FD = 4, 5, 6  # as passed on by `process.spawn`
 _CONNECTIONS = 64
 
 
 class Errand(Value):
-    """What the client is sent with."""
+    """The input of the client."""
 
     order: dict[str, Any]
     has_proxy: bool = False
 
 
 def connect(directory: str) -> int:
-    """A connection to the machine's door; OSError if nobody listens."""
+    """Connect to the machine's `door` socket; raise OSError if no process listens."""
     folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -54,7 +54,7 @@ def connect(directory: str) -> int:
 
 
 def open_ear(directory: str, uid: int | None) -> tuple[int, int]:
-    """A listening unix socket that no path leads to: its descriptor, and one to connect by."""
+    """Return a listening unix socket without a path: its descriptor, and one to connect by."""
     folder = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     name = f"ear-{os.getpid()}-{os.urandom(4).hex()}"
     try:
@@ -73,28 +73,29 @@ def open_ear(directory: str, uid: int | None) -> tuple[int, int]:
 
 
 def run(errand: Errand) -> NoReturn:
-    """Do the errand, in a process that `process.spawn` made, and end as the command ended."""
+    """Run the client in a process that `process.spawn` made, and exit as the command did."""
     os._exit(_Client(errand).run())
 
 
-# -- a box -------------------------------------------------------------------------------------------------------------
+# -- command server ------------------------------------------------------------------------------------------------
 
 LISTENER_FD, WAY_FD = 4, 5  # and PROXY_FD
-_ANSWER = struct.Struct("<ii")  # as `box.py` reads it
+_ANSWER = struct.Struct("<ii")  # as read by `box.py`
 
 
 def open_way(directory: str) -> int:
-    """A descriptor by which the machine's door can be knocked at, also by a user who cannot walk to it."""
+    """Return a descriptor by which a user without permission on the path can connect to the `door` socket."""
     return spawn.keep(os.open(f"{directory}/door", os.O_PATH | os.O_CLOEXEC))
 
 
 def serve(
     make_order: Callable[[list[str], dict[str, str], str], dict[str, Any]], idle: float, has_proxy: bool
 ) -> NoReturn:
-    """Stand for a box: take commands from a listener, in the words of `box.py`, and run each in the machine.
+    """Act as a command server: take commands from a listener, in the protocol of `box.py`, and run each in the machine.
 
-    What they leave in /tmp and the home stays for the next one; nothing else does. Ends after `idle` seconds without a
-    command, and with the machine."""
+    Their files in /tmp and the home stay for the next command; nothing else does. Exit after `idle` seconds without a
+    command, and when the machine ends.
+    """
     listener = socket.socket(fileno=LISTENER_FD)
     _report(bytes(8))
     _report(b"")
@@ -108,7 +109,7 @@ def serve(
                 if len(files) == 3 and not _Command(connection, make_order, has_proxy).run(message, files):
                     break
             except (OSError, ValueError):
-                continue  # whoever asked is gone, or asked for nonsense
+                continue  # the caller is gone, or sent an invalid request
             finally:
                 for file in files:
                     os.close(file)
@@ -116,7 +117,7 @@ def serve(
 
 
 class _Command:
-    """One command of a box, run by a fork that does a client's errand."""
+    """One command of a command server, run by a forked client."""
 
     def __init__(self, connection: socket.socket, make_order: Callable[..., dict[str, Any]], has_proxy: bool) -> None:
         self.connection = connection
@@ -124,7 +125,7 @@ class _Command:
         self.has_proxy = has_proxy
 
     def run(self, message: bytes, files: list[int]) -> bool:
-        """To its end; False if there is no machine any more."""
+        """Run it to its end; return False if the machine has ended."""
         self.connection.send(b"a")
         directory, count, *words = map(os.fsdecode, message.split(b"\0"))
         argv, settings = words[: int(count)], words[int(count) :]
@@ -139,7 +140,7 @@ class _Command:
         try:
             status = self._watch(pid)
             said = os.read(report, 4096)
-            while os.read(told, 65536):  # until nothing of it is left in the machine
+            while os.read(told, 65536):  # until no process of the command is left in the machine
                 pass
         finally:
             os.close(report)
@@ -170,7 +171,7 @@ class _Command:
             os._exit(125)
 
     def _watch(self, pid: int) -> int:
-        """Wait for its end, or for the wish that it ends; gives its wait status."""
+        """Wait for its end, or for a request to end it; return its wait status."""
         child = os.pidfd_open(pid)
         both = select.poll()
         both.register(child, select.POLLIN)
@@ -216,8 +217,8 @@ class _Client:
         self.handlers: dict[int, Callable[[int], None]] = {}
         self.outputs = {wire.STDOUT: _Output(1), wire.STDERR: _Output(2)}
         self.connections: dict[int, _Connection] = {}
-        self.room = wire.WINDOW  # for input
-        self.reads = False  # whether there is more of it
+        self.room = wire.WINDOW  # send window for input
+        self.reads = False  # whether there is more input
         self.code: int | None = None
 
     def run(self) -> int:
@@ -226,7 +227,7 @@ class _Client:
         order = {**self.errand.order, "size": _size(0) if terminal else [24, 80]}
         order["stdin"] = terminal or not _is_null(0)
         frame = wire.pack(wire.RUN, data=json.dumps(order).encode())
-        with contextlib.suppress(OSError):  # refused: why is there to be read
+        with contextlib.suppress(OSError):  # refused: the reason can still be read
             socket.send_fds(self.door, [frame[:1]], [TOLD_FD])
             self.door.sendall(frame[1:])
         os.close(TOLD_FD)
@@ -245,7 +246,7 @@ class _Client:
         return self.code
 
     def _wait_until_taken(self) -> None:
-        """The machine may still be starting; or it has ended, and says why."""
+        """Wait until the command is accepted; the machine may still be starting, or has ended and reports why."""
         while (frame := wire.take(self.incoming)) is None:
             try:
                 data = self.door.recv(1 << 16)
@@ -259,14 +260,14 @@ class _Client:
             _refuse(str(json.loads(data)["reason"]))
 
     def _catch_signals(self) -> None:
-        """Before the size is read: one that changes while the machine comes up is told as soon as it can be heard."""
+        """Install signal handlers before the terminal size is read, so that a later change is not lost."""
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGWINCH, lambda *_: None)
         self._watch(read_end, lambda _: self._signalled(os.read(read_end, 64)))
 
     def _set_up(self) -> None:
-        signal.signal(signal.SIGTERM, lambda *_: None)  # not earlier: nobody would hear it
+        signal.signal(signal.SIGTERM, lambda *_: None)  # not earlier: there would be no receiver
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         self.door.setblocking(False)
         self._watch(DOOR_FD, self._talk)
@@ -290,7 +291,7 @@ class _Client:
         if signal.SIGWINCH in numbers:
             self._send(wire.pack(wire.RESIZE, data=struct.pack("<HH", *_size(0))))
 
-    # -- the door ------------------------------------------------------------------------------------------------------
+    # -- the `door` socket ---------------------------------------------------------------------------------------------
 
     def _send(self, frame: bytes) -> None:
         self.outgoing += frame
@@ -386,7 +387,7 @@ class _Client:
         self.room -= len(data)
         self._send(wire.pack(wire.INPUT, data=data))
 
-    # -- the command's way to the proxy --------------------------------------------------------------------------------
+    # -- connections to the proxy --------------------------------------------------------------------------------------
 
     def _hear_connection(self, kind: int, channel: int, data: bytes) -> None:
         if kind == wire.OPEN:
@@ -402,7 +403,7 @@ class _Client:
             self._rearm(channel)
         elif kind in (wire.DATA, wire.SHUT):
             if len(connection.pending) + len(data) > 2 * wire.WINDOW:
-                self._close(channel)  # it sends without room
+                self._close(channel)  # it exceeds its window
                 return
             connection.pending += data
             connection.ends = connection.ends or kind == wire.SHUT
@@ -472,7 +473,7 @@ class _Client:
         self._rearm(channel)
 
     def _rearm(self, channel: int) -> None:
-        """Wait for what is wanted; for nothing at all where nothing is, because a hang-up would be told for ever."""
+        """Wait for the wanted events; unregister if there are none, because a hang-up would be reported forever."""
         connection = self.connections[channel]
         wanted = (select.POLLIN if connection.room and not connection.ended else 0) | (
             select.POLLOUT if connection.pending else 0
@@ -499,7 +500,7 @@ def _report(data: bytes) -> None:
 
 
 def _refuse(reason: str) -> NoReturn:
-    """The command never started: say why, where the supervisor listens for it."""
+    """Report to the supervisor why the command never started."""
     _report(struct.pack("<II", 1, 0) + reason.encode(errors="replace")[:4000])
     os._exit(125)
 
@@ -514,5 +515,5 @@ def _size(descriptor: int) -> list[int]:
 
 
 def _make_raw(descriptor: int) -> None:
-    """Every byte as it is: the guest's own terminal does what a terminal does."""
+    """Pass every byte through: the guest's own terminal processes them."""
     tty.setraw(descriptor, termios.TCSANOW)

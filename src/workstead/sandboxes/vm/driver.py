@@ -1,17 +1,16 @@
 """Confine a run in a virtual machine: a kernel of its own, with the workspace shared into it.
 
-The walls, outermost first:
+The layers of confinement, outermost first:
 
-    user        the machine's process is an unprivileged user's, never root's
-    jail        a bubblewrap around it, in which it sees the programs, the workspace, and nothing else
-    hardware    the guest's kernel is not ours; what root in there can reach is the machine's process
-    guest       in there every command has the walls of the bubblewrap sandbox once more
+    user        the QEMU process belongs to an unprivileged user, never root
+    jail        a bubblewrap around it, in which it sees only the programs and the workspace
+    hardware    the guest's kernel is not ours; root in the guest can reach only the QEMU process
+    guest       in the guest every command is confined again as in the bubblewrap sandbox
 
 There is no network device. A machine is kept for its workspace between commands, and several may run in it at once.
 
-Hardware is KVM, if guests really run in it. Emulation (TCG) is some fifteen times slower, and QEMU's makers do not
-count its faults as security bugs: it is as strong as the jail around it. It is used when it was asked for, never
-silently.
+Hardware is KVM, if guests really run in it. Emulation (TCG) is some fifteen times slower, and QEMU does not treat its
+faults as security bugs: it is as strong as the jail around it. It is used only on request, never silently.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ if TYPE_CHECKING:
 
 PROMISES = Promises(files=True, network=True, processes=True, kernel=True)
 
-# what the other side of a share changes is told to those who watch files by a poke, within bounds: looking has none
+# File watchers are notified of changes on the other side of a share (see `pokes`), but only within limits; polling has
+# none.
 _POLLING = {
     "CHOKIDAR_USEPOLLING": "1",
     "WATCHPACK_POLLING": "true",
@@ -51,7 +51,7 @@ _MOST_CPUS = 4
 
 
 def probe() -> str | None:
-    """Say what is missing for machines by hardware; whether the guest comes up is found out when it is made ready."""
+    """Return the missing requirements for hardware machines; whether the guest starts is tested when it is built."""
     import tempfile
 
     try:
@@ -65,7 +65,7 @@ def probe() -> str | None:
 
 
 def explain(errors: str, report: bytes = b"") -> SandboxUnavailable:
-    """Why the command did not start, from what the machine's keeper said."""
+    """Return why the command did not start, from the report of the VM daemon."""
     words = report[8:].decode(errors="replace").strip() or errors.strip()
     return SandboxUnavailable(
         f"the machine did not come up: {words or 'it gave no reason'}",
@@ -74,14 +74,14 @@ def explain(errors: str, report: bytes = b"") -> SandboxUnavailable:
 
 
 def make_ready(asked: Machines, uid: int, progress: Callable[[str], None], *, again: bool = False) -> prepare.Ready:
-    """Build the guest and save a state of it, where that was not done yet: some ten seconds, once."""
+    """Build the guest and save a state of it, if that was not done yet: some ten seconds, once."""
     confinement = Confinement(workspace="", read_only=(), uid=uid, gid=uid, machines=asked)
     return prepare.prepare(asked.cache, asked.packages, _machine(confinement, asked), progress, again=again)
 
 
 @contextlib.contextmanager
 def enter(confinement: Confinement) -> Iterator[_Cell]:
-    """A cell in the workspace's machine, which is started if there is none like it."""
+    """Open a cell in the workspace's machine, starting it if there is no matching one."""
     check(confinement)
     asked = _machines(confinement)
     machine = _machine(confinement, asked)
@@ -149,7 +149,7 @@ def _machine(confinement: Confinement, asked: Machines) -> Machine:
 
 
 def is_emulated(asked: Machines, uid: int) -> bool:
-    """Whether a machine is emulated here; SandboxUnavailable if it would have to be, and may not."""
+    """Return whether a machine is emulated here; raise SandboxUnavailable if it would have to be, and may not."""
     qemu.find_program()
     _find_launcher("")
     if asked.emulation == "only":
@@ -177,7 +177,7 @@ def _find_launcher(given: str) -> str:
 
 
 def _stop_others(asked: Machines, name: str) -> None:
-    """Machines of the same workspace that were made otherwise, if nobody uses them: they cost memory."""
+    """Stop unused machines of the same workspace with another configuration: they cost memory."""
     for other in machines.find_all(asked.directory, asked.owner):
         if other.name != name and not machines.is_used(asked.directory, other.name):
             machines.stop(asked.directory, other.name)
@@ -224,7 +224,7 @@ class _Cell:
         first: bool = False,
         pass_on: Sequence[int] = (),
     ) -> Launch:
-        """A process that stands for the command, which runs in the machine."""
+        """Return a launch of the client process that represents the command in the machine."""
         check_command(argv)
         if first or pass_on:
             raise Invalid("descriptors cannot be handed into a machine")
@@ -235,7 +235,7 @@ class _Cell:
         return ready.replace(body=partial(client.run, errand), told=told)
 
     def serve(self, listener: int, *, idle_seconds: float, rlimits: Sequence[tuple[int, int]] = ()) -> Launch:
-        """A process that stands for a box, whose commands run in the machine."""
+        """Return a launch of the process that acts as a command server, whose commands run in the machine."""
         make_order = partial(self._order, rlimits=rlimits, terminal=False)
         ready = self._launch((listener, client.open_way(self._directory)))
         return ready.replace(body=partial(client.serve, make_order, idle_seconds, ready.ear is not None))
@@ -271,8 +271,8 @@ class _Cell:
     ) -> dict[str, object]:
         asked = self._confinement
         environment = {**_POLLING, **environment_inside(asked, terminal=terminal), **more}
-        # A process limit would count what other commands of the user run in there. Open files are the guest's own, and
-        # a limit above the one that its first process has cannot be set.
+        # A process limit would count other commands of the user in the guest. Open files are the guest's own, and a
+        # limit above that of its process 1 cannot be set.
         outside = (RLIMIT_NPROC, RLIMIT_DATA, RLIMIT_NOFILE)
         inside = [(kind, value) for kind, value in rlimits if kind not in outside]
         body = shim.build(candidates(argv[0], environment["PATH"]), rlimits=inside, arch="x86_64")

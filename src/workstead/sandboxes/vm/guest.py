@@ -1,11 +1,11 @@
-"""The guest: a kernel from a Debian package, and a small first file system with a copy of this host's Python in it.
+"""The guest: a kernel from a Debian package, and a small initramfs with a copy of this host's Python.
 
     <cache>/kernel-NAME/      vmlinux and the few modules that are needed, from the package
-    <cache>/guest-DIGEST/     initramfs, and guest.json: what it was made from
+    <cache>/guest-DIGEST/     initramfs, and guest.json: its inputs
     <cache>/guest-DIGEST/state-KEY    a machine saved at READY, see `qemu.py`
 
-Both are built aside and renamed into place, once for all workspaces, without root. The digest is over what went in: a
-new version of ours, another Python on the host or another kernel package make another guest.
+Both are built in a staging directory and renamed into place, once for all workspaces, without root. The digest is over
+all inputs: a new version of ours, another Python on the host or another kernel package produce another guest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _MODULES = ("virtio_mmio", "virtio_console", "virtio_rng", "9pnet_virtio", "9p")
-# the paths below which modules are that may be wanted; the rest of the package is not even read
+# directories of possibly needed modules; the rest of the package is not even read
 _MODULE_PLACES = ("/drivers/virtio/", "/drivers/char/", "/fs/9p/", "/net/9p/", "/fs/netfs/", "/fs/fscache/", "/lib/")
 _PYTHON_MODULES = (
     "__future__ _socket binascii contextlib ctypes fcntl json os select signal struct sys time traceback "
@@ -48,7 +48,7 @@ class Guest(Value):
 
 
 def find(cache: str) -> Guest | None:
-    """The guest that was built last, if everything it was made from is still the same."""
+    """Return the guest that was built last, if all its inputs are unchanged."""
     try:
         with open(f"{cache}/current") as file:
             directory = os.path.join(cache, file.read().strip())
@@ -72,9 +72,10 @@ def _guest(cache: str, directory: str, made: dict[str, str]) -> Guest:
 
 
 def build(cache: str, package_directory: str | None, progress: Callable[[str], None]) -> Guest:
-    """Build what is missing of it, with the kernel from a directory of packages or from apt; gives the guest.
+    """Build the missing parts, with the kernel from a directory of packages or from apt; return the guest.
 
-    The caller holds the cache's lock. Raises SandboxUnavailable with the remedy."""
+    The caller holds the cache's lock. Raise SandboxUnavailable with the remedy.
+    """
     os.makedirs(cache, mode=0o755, exist_ok=True)
     try:
         kernel = _kernel(cache, package_directory, progress)
@@ -93,7 +94,7 @@ def build(cache: str, package_directory: str | None, progress: Callable[[str], N
 
 
 def _kernel(cache: str, package_directory: str | None, progress: Callable[[str], None]) -> str:
-    """The name of a kernel that lies unpacked in the cache."""
+    """Return the name of an unpacked kernel in the cache."""
     if package_directory:
         found = packages.find_kernel(package_directory) if os.path.isdir(package_directory) else None
         if found is None:
@@ -135,7 +136,7 @@ def _unpack(cache: str, package: str, progress: Callable[[str], None]) -> str:
 
 
 def _take_out(package: str, directory: str) -> Iterator[tuple[str, bytes]]:
-    """The modules that may be needed; the kernel goes to the directory on the way."""
+    """Yield the modules that may be needed; also write the kernel to the directory."""
     import lzma
 
     with packages.open_package(package) as files:
@@ -154,7 +155,7 @@ def _take_out(package: str, directory: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _order(modules: dict[str, bytes]) -> list[str]:
-    """Modules with what they depend on before them; one that is missing is built into the kernel."""
+    """Sort modules after their dependencies; a missing dependency is built into the kernel."""
     order: list[str] = []
 
     def need(name: str) -> None:
@@ -170,7 +171,7 @@ def _order(modules: dict[str, bytes]) -> list[str]:
     return order
 
 
-# -- the first file system ---------------------------------------------------------------------------------------------
+# -- initramfs ----------------------------------------------------------------------------------------------------
 
 
 def _build(cache: str, kernel: str, progress: Callable[[str], None]) -> Guest:
@@ -198,7 +199,7 @@ def _write_initramfs(archive: Archive, kernel: str, python: list[str]) -> None:
         archive.folder(folder)
     archive.device("dev/console", 5, 1, 0o600)
     archive.device("dev/null", 1, 3, 0o666)
-    archive.device("dev/urandom", 1, 9, 0o666)  # Python wants it before anything is mounted
+    archive.device("dev/urandom", 1, 9, 0o666)  # Python needs it before anything is mounted
     for name in _TOP:
         if os.path.islink(f"/{name}"):
             archive.link(name, os.readlink(f"/{name}"))
@@ -224,7 +225,7 @@ def _write_initramfs(archive: Archive, kernel: str, python: list[str]) -> None:
 
 
 def _write_root(archive: Archive) -> None:
-    """The skeleton of what commands see; the rest is mounted."""
+    """Write the directory skeleton that commands see; the rest is mounted."""
     for folder in ("usr", "etc", "proc", "dev/pts", "run", "mnt", "home", "var", "root"):
         archive.folder(f"newroot/{folder}", 0o700 if folder == "root" else 0o755)
     for name, minor in _DEVICES:
@@ -247,7 +248,7 @@ def _own_files() -> tuple[str, ...]:
 
 
 def _python_files() -> list[str]:
-    """Every file that this host's Python needs to run the agent, by asking it; the interpreter first."""
+    """Return all files that this host's Python needs to run the agent, by asking it; the interpreter first."""
     import subprocess
 
     from workstead.system.process.command_server import find_interpreter
@@ -283,7 +284,7 @@ def _run(argv: list[str]) -> str:
 
 
 def _loader(program: str) -> str:
-    """The program that the kernel starts a dynamic program with, as it says itself."""
+    """Return the path of a program's dynamic loader, as its ELF file names it."""
     with open(program, "rb") as file:
         found = re.search(rb"/lib[0-9a-z_/-]*/ld-[\w.-]+\.so\.\d+", file.read(1 << 16))
     if found is None:
@@ -293,7 +294,7 @@ def _loader(program: str) -> str:
 
 @cache
 def _recipe() -> str:
-    """A digest of all that we put in ourselves."""
+    """Return a digest of all files that we add ourselves."""
     digest = blake2b(digest_size=12)
     for name in (*_own_files(), "guest.py"):
         with open(os.path.join(os.path.dirname(__file__), name), "rb") as file:
@@ -316,7 +317,7 @@ def _mtime(path: str) -> int:
 
 @contextlib.contextmanager
 def _aside(target: str) -> Iterator[str]:
-    """A directory that becomes the target when it is complete, or nothing."""
+    """Yield a staging directory that is renamed to the target when complete, or removed."""
     import shutil
 
     building = f"{target}.new"
@@ -330,7 +331,7 @@ def _aside(target: str) -> Iterator[str]:
 
 
 def _remove_others(cache: str, *keep: str) -> None:
-    """Older guests and kernels: a machine that runs has read its own already."""
+    """Remove older guests and kernels: a running machine has read its own already."""
     import shutil
 
     for name in os.listdir(cache):

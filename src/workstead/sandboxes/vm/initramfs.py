@@ -1,4 +1,4 @@
-"""Write the archive that the kernel unpacks as its first file system: cpio, in the form it calls newc."""
+"""Write the initramfs archive that the kernel unpacks: cpio in the newc format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Archive:
-    """Entries, written as they come; parents are made by themselves."""
+    """A stream of entries; parent directories are added automatically."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -26,7 +26,7 @@ class Archive:
         self._file.write(head + bytes(-len(head) % 4) + data + bytes(-len(data) % 4))
 
     def folder(self, path: str, mode: int = 0o755) -> None:
-        """A directory, and those above it."""
+        """Add a directory, and its parents."""
         path = path.strip("/")
         if path in self._made or not path:
             return
@@ -35,7 +35,7 @@ class Archive:
         self._add(path, stat.S_IFDIR | mode)
 
     def file(self, path: str, data: bytes, mode: int = 0o644, mtime: int = 0) -> None:
-        """A file with these bytes."""
+        """Add a file with these bytes."""
         path = path.strip("/")
         if path in self._made:
             return
@@ -44,18 +44,18 @@ class Archive:
         self._add(path, stat.S_IFREG | mode, data, mtime=mtime)
 
     def link(self, path: str, target: str) -> None:
-        """A symbolic link."""
+        """Add a symbolic link."""
         path = path.strip("/")
         self.folder(os.path.dirname(path))
         self._made.add(path)
         self._add(path, stat.S_IFLNK | 0o777, os.fsencode(target))
 
     def device(self, path: str, major: int, minor: int, mode: int) -> None:
-        """A character device."""
+        """Add a character device."""
         path = path.strip("/")
         self.folder(os.path.dirname(path))
         self._add(path, stat.S_IFCHR | mode, device=(major, minor))
 
     def end(self) -> None:
-        """The mark at the end."""
+        """Write the end marker."""
         self._add("TRAILER!!!", 0)

@@ -1,15 +1,15 @@
-"""The process that owns a machine: it starts it, keeps it between commands, and ends it.
+"""The VM daemon: start a virtual machine, keep it between commands, and end it.
 
-Two processes. The keeper starts QEMU, waits for its end and tidies up; started by root it stays root, and never reads
-a byte that came from the guest. The relay, its child, has given up root's rights and does all the talking. QEMU and
-the relay die with the keeper, and a keeper whose relay or QEMU has ended ends too.
+Two processes. The daemon starts QEMU, waits for its end and cleans up; started by root it stays root, and never reads a
+byte that came from the guest. The relay, its child, has dropped root privileges and does all communication. QEMU and
+the relay die with the daemon, and the daemon exits when its relay or QEMU has ended.
 
-Everything is in the machine's directory, which is the product's own:
+All files are in the machine's directory, which only we can write:
 
-    lock      held while the keeper lives; holds its process id and start time
-    use       held, shared, by everybody who uses the machine; a keeper that leaves holds it alone
-    door      a unix socket for those who have a command to run; they wait there until the machine is up
-    machine   what it is, as JSON, for those who look
+    lock      locked while the daemon lives; contains its process id and start time
+    use       locked, shared, by every user of the machine; an exiting daemon locks it exclusively
+    door      a unix socket for clients with a command; they wait there until the machine is up
+    machine   a description as JSON, for `aw` commands that list machines
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
     from workstead.sandboxes.vm.machine import Machine
 
 _PING_SECONDS = 2.0
-_POKE_SECONDS = 0.05  # what changes again and again is told once in this time
+_POKE_SECONDS = 0.05  # repeated changes of a path are reported once in this time
 _OFF_SECONDS = 5.0
-_LINGER_SECONDS = 10.0  # for those who hold the machine and have not come yet
+_LINGER_SECONDS = 10.0  # wait for processes that lock the machine and have not connected yet
 _COLD_SECONDS = {True: 240.0, False: 60.0}  # emulated or not
 _WARM_SECONDS = {True: 60.0, False: 15.0}
 _OVERHEAD_MB = {True: 512, False: 256}  # QEMU's own memory beside the guest's
-_PENDING = 4 << 20  # bytes for the guest, above which nobody may send more
-_CLIENT_PENDING = 24 << 20  # of one run: more than all its windows
+_PENDING = 4 << 20  # bytes queued for the guest, above which no client may send more
+_CLIENT_PENDING = 24 << 20  # queue limit of one run: more than all its windows
 _TAIL = 4096
-_TRACE = 16384  # of a traceback: less than a pipe holds
+_TRACE = 16384  # maximum bytes of a traceback: less than a pipe holds
 _CLIENT_KINDS = frozenset(
     (wire.INPUT, wire.INPUT_ENDS, wire.SIGNAL, wire.RESIZE, wire.KILL, wire.GRANT, wire.DATA, wire.SHUT, wire.CLOSE)
 )
@@ -60,24 +60,24 @@ _RUN_KINDS = frozenset((wire.REPORT, wire.STDOUT, wire.STDERR, wire.GRANT, wire.
 
 
 class Order(Value):
-    """How to keep a machine."""
+    """The configuration of a VM daemon."""
 
     directory: str
     machine: Machine
     guest: Guest
-    state: str | None = None  # a file to start from
+    state: str | None = None  # a saved state to start from
     idle_seconds: float = 600.0
     notes: tuple[str, ...] = ()
 
 
-# -- the keeper --------------------------------------------------------------------------------------------------------
+# -- the VM daemon --------------------------------------------------------------------------------------------------
 
 
 def start(order: Order) -> None:
-    """Start a keeper that is no child of ours; it holds its lock and listens when this returns."""
+    """Start a VM daemon that is not our child; it holds its lock and listens when this returns."""
     listener = _listen(order.directory, order.machine.uid if os.geteuid() == 0 else None)
     lock = os.open(f"{order.directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)  # of the open file, which the fork shares
+    fcntl.flock(lock, fcntl.LOCK_EX)  # flock belongs to the open file, which the fork shares
     try:
         spawn.fork_detached(lambda: _keep(order, listener, lock), keep=(listener.fileno(), lock))
     finally:
@@ -94,7 +94,7 @@ def _listen(directory: str, owner: int | None) -> socket.socket:
         listener.bind(f"/proc/self/fd/{folder}/door")
         os.chmod("door", 0o600, dir_fd=folder)
         if owner is not None:
-            os.chown("door", owner, -1, dir_fd=folder)  # for a box that has given up root
+            os.chown("door", owner, -1, dir_fd=folder)  # for a command server that has dropped root
         listener.listen(128)
         return listener
     finally:
@@ -111,7 +111,7 @@ def _keep(order: Order, listener: socket.socket, lock: int) -> None:
     use = os.open(f"{order.directory}/use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _Keeper(order, listener, use, lock).run()
-    except Exception as error:  # whoever waits at the door has to hear of it
+    except Exception as error:  # waiting clients must be told
         traceback.print_exc()
         _refuse(listener, use, f"its daemon failed: {error!r} (traceback in {log})")
     finally:
@@ -129,7 +129,7 @@ class _Keeper:
         self.is_leaving = False
         self.relay = 0
         name = f"aw-vm-{os.path.basename(order.directory)}"
-        left = cgroups.find(name)  # of one that was killed
+        left = cgroups.find(name)  # left by a daemon that was killed
         cgroups.kill(left)
         cgroups.remove(left)
         memory = (order.machine.memory_mb + _OVERHEAD_MB[order.machine.emulated]) << 20
@@ -144,7 +144,7 @@ class _Keeper:
             spawn.send([self.relay], signal.SIGTERM)
 
     def run(self) -> None:
-        """One machine, and another for those who come when it has just ended."""
+        """Run one machine, and another one for clients that connect when it has just ended."""
         notes, state = self.order.notes, self.order.state
         try:
             while True:
@@ -156,7 +156,7 @@ class _Keeper:
                         return
                 elif state is not None:
                     with contextlib.suppress(OSError):
-                        os.unlink(state)  # made anew the next time
+                        os.unlink(state)  # built again the next time
                     notes = (*notes, f"started cold: the saved state did not come up ({reason})")
                     state = None
                 else:
@@ -168,7 +168,7 @@ class _Keeper:
             cgroups.remove(self.group)
 
     def _is_wanted(self) -> bool:
-        """Whether somebody waits at the door; False when nobody does, and nobody can come until we have ended."""
+        """Return whether a client waits; if False because the machine is unused, none can come until we have exited."""
         waiting = select.poll()
         waiting.register(self.listener, select.POLLIN)
         end = time.monotonic() + _LINGER_SECONDS
@@ -180,7 +180,7 @@ class _Keeper:
         return False
 
     def _attempt(self, state: str | None, notes: tuple[str, ...]) -> tuple[bool, str]:
-        """One QEMU to its end; whether it came up, and why it ended."""
+        """Run one QEMU to its end; return whether it came up, and why it ended."""
         machine = self.order.machine
         ours, theirs = [], []
         for _ in range(3):
@@ -213,7 +213,7 @@ class _Keeper:
             self._leave()
         os.waitpid(self.relay, 0)
         self.relay = 0
-        spawn.send([pid], signal.SIGKILL)  # with it its namespace, and the machine
+        spawn.send([pid], signal.SIGKILL)  # ends its namespace, and the machine
         spawn.kill_descendants()
         words = b""
         while chunk := os.read(told, 65536):
@@ -226,7 +226,7 @@ class _Keeper:
         return bool(came_up) or words.startswith(b"up\n"), reason[-1000:]
 
     def _describe(self, pid: int, *, warm: bool, notes: tuple[str, ...]) -> None:
-        """For those who look: nothing depends on it."""
+        """Write the description of the machine: informational only."""
         machine = self.order.machine
         body = {
             "pid": os.getpid(), "qemu": pid, "mode": machine.mode, "memory_mb": machine.memory_mb,
@@ -245,7 +245,7 @@ class _Keeper:
         try:
             os.close(told)
             os.close(self.lock)
-            lifeline = tell  # the keeper has the other end
+            lifeline = tell  # the daemon has the other end
             workspace = self._open_workspace()
             if os.geteuid() == 0:
                 spawn.step_down(self.order.machine.uid, self.order.machine.gid)
@@ -256,20 +256,20 @@ class _Keeper:
             status = 0
         except BaseException as error:
             with contextlib.suppress(OSError):
-                # The keeper writes it to the log: we have given up the right to.
+                # The daemon writes it to the log: we have dropped that permission.
                 os.write(tell, f"the relay failed: {error!r}\0{traceback.format_exc()[-_TRACE:]}".encode())
         finally:
             os._exit(status)
 
     def _open_workspace(self) -> int | None:
-        """While it can be walked to; None where only the holder of its mount sees it."""
+        """Open the workspace while its path is accessible; None if only the mount daemon sees it."""
         if self.order.machine.holder is not None:
             return None
         return os.open(self.order.machine.workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _refuse(listener: socket.socket, use: int, reason: str) -> None:
-    """Tell those at the door why nobody comes, until none is left who might still knock."""
+    """Tell waiting clients why the machine does not start, until no process is left that might connect."""
     listener.settimeout(0.05)
     body = wire.pack(wire.GONE, data=json.dumps({"reason": reason or "the machine did not come up"}).encode())
     end = time.monotonic() + 10
@@ -280,7 +280,7 @@ def _refuse(listener: socket.socket, use: int, reason: str) -> None:
                 connection.settimeout(1.0)
                 connection.sendall(body)
                 connection.shutdown(socket.SHUT_WR)
-                while connection.recv(1 << 16):  # closed with something unread, it would take our words along
+                while connection.recv(1 << 16):  # closing with unread data would discard our message
                     pass
             continue
         if _is_alone(use):
@@ -288,7 +288,7 @@ def _refuse(listener: socket.socket, use: int, reason: str) -> None:
 
 
 def _is_alone(use: int) -> bool:
-    """Whether nobody uses the machine; from then on nobody can begin to until we have ended."""
+    """Return whether the machine is unused; from then on no process can begin to use it until we have exited."""
     try:
         fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -300,7 +300,7 @@ def _is_alone(use: int) -> bool:
 
 
 class _Client:
-    """Somebody with a command, and the pipe on which the supervisor hears what became of it."""
+    """A client with a command, and the pipe on which the supervisor gets its result."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection: socket.socket | None = connection
@@ -315,8 +315,9 @@ class Lost(Exception):
 
 
 class Relay:
-    """One poll over the guest, QEMU and the clients. What comes from the guest is hostile: it is capped, and only
-    passed on."""
+    """One poll loop over the guest, QEMU and the clients. Data from the guest is untrusted: it is limited, and only
+    forwarded.
+    """
 
     def __init__(
         self,
@@ -333,7 +334,7 @@ class Relay:
     ) -> None:
         self.order = order
         self.workspace = workspace
-        self.pokes: Pokes | None = None  # for a guest in which somebody watches
+        self.pokes: Pokes | None = None  # for a guest in which a process watches files
         self.poke_at: float | None = None
         self.listener = listener
         self.use = use
@@ -493,7 +494,7 @@ class Relay:
         self._watch(self.listener.fileno(), lambda _: self._accept())
 
     def _finish(self, number: int, data: bytes) -> None:
-        """The guest says that nothing of this run is left."""
+        """The guest reports that no process of this run is left."""
         client = self.runs.pop(number)
         found = json.loads(data)
         usage = {name: found["usage"].get(name) for name in _USAGE} if isinstance(found.get("usage"), dict) else {}
@@ -503,13 +504,14 @@ class Relay:
         self._tell_supervisor(client, {"usage": usage}, last=True)
         self._pass_to_client(client, wire.pack(wire.EXIT, 0, 0, bytes([code])))
 
-    # -- folders that are watched in there -----------------------------------------------------------------------------
+    # -- folders watched in the guest
+    # -----------------------------------------------------------------------------------
 
     def _watch_folder(self, kind: int, path: bytes) -> None:
         if self.pokes is None and self.workspace is not None:
             try:
                 self.pokes = Pokes(self.workspace)
-            except OSError:  # the user has no more queues: programs that look find it all the same
+            except OSError:  # the user has no inotify instance left: polling programs still see changes
                 self.workspace = None
                 return
             self._watch(self.pokes.fileno(), lambda _: self._poke_soon())
@@ -531,7 +533,7 @@ class Relay:
     # -- QEMU ----------------------------------------------------------------------------------------------------------
 
     def _hear_tail(self, name: str, descriptor: int) -> None:
-        """Keep the last words."""
+        """Keep the last bytes of an output."""
         try:
             data = os.read(descriptor, 65536)
         except BlockingIOError:
@@ -550,7 +552,7 @@ class Relay:
                     self.shutdown = str(json.loads(line)["data"].get("reason", ""))[:100]
 
     def _listen_to_the_end(self) -> None:
-        """What was said before the end may still be on its way."""
+        """Read remaining messages that were sent before the end."""
         for name, descriptor in (("console", self.console.fileno()), ("errors", self.errors)):
             self._hear_tail(name, descriptor)
         self._hear_control()
@@ -623,14 +625,14 @@ class Relay:
             return
         client.outgoing += frame
         if len(client.outgoing) > _CLIENT_PENDING:
-            self._drop(client)  # a guest that sends without room
+            self._drop(client)  # a guest that exceeds its window
             return
         self._serve(client, select.POLLOUT)
         if client.connection is not None and client.outgoing:
             self.poll.modify(client.connection.fileno(), select.POLLIN | select.POLLOUT)
 
     def _drop(self, client: _Client) -> None:
-        """Whoever wanted the command is gone: so is the command, and the supervisor hears when that is so."""
+        """Kill the command of a client that disconnected; the supervisor is told when it has ended."""
         if client.connection is None:
             return
         descriptor = client.connection.fileno()
@@ -658,7 +660,7 @@ class Relay:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _power_off(self) -> None:
-        """Let the guest write everything back; a guest that does not is ended anyway."""
+        """Let the guest write everything back; kill it if it does not."""
         end = time.monotonic() + _OFF_SECONDS
         with contextlib.suppress(Lost):
             self._send(wire.pack(wire.OFF))

@@ -1,10 +1,10 @@
-"""Does /dev/kvm really run a guest here, and at a processor's speed?
+"""Test whether /dev/kvm really runs a guest here, at hardware speed.
 
-That it can be opened says little: nested and paravirtual hosts offer a /dev/kvm whose guests go through an instruction
-emulator a thousand times slower, and stock kernels die in it. So a few instructions are run in a tiny machine of our
-own: a loop of 100,000 turns takes a tenth of a millisecond on hardware, and hundreds under an emulator.
+That it can be opened is not enough: nested and paravirtual hosts offer a /dev/kvm whose guests go through an
+instruction emulator a thousand times slower, and stock kernels die in it. So a few instructions are run in a tiny
+machine of our own: a loop of 100,000 turns takes a tenth of a millisecond on hardware, and hundreds under an emulator.
 
-The answer holds until the next boot and is kept with the boot's id. Written for x86-64.
+The result is valid until the next boot and is cached with the boot's id. Written for x86-64.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _PATIENCE = 20.0
 
 
 class Answer(Value):
-    """Whether machines run by hardware here, and what was found."""
+    """Whether machines run by hardware here, and the details."""
 
     works: bool
     found: str
 
 
 def ask(cache: str, uid: int | None = None) -> Answer:
-    """Try it as the user that the machines will have, in a process that may hang; or what was found since this boot."""
+    """Run the test as the machines' user, in a process that may hang; or return this boot's cached result."""
     boot = _boot_id()
     user = os.geteuid() if uid is None or os.geteuid() != 0 else uid
     path = f"{cache}/kvm-{user}"
@@ -50,7 +50,7 @@ def ask(cache: str, uid: int | None = None) -> Answer:
 
 
 def _keep(path: str, body: dict[str, object]) -> None:
-    """A cache: where it cannot be written, the question is asked again."""
+    """Write the cache; if that fails, the test is repeated next time."""
     import contextlib
 
     with contextlib.suppress(OSError):
@@ -66,7 +66,7 @@ def _boot_id() -> str:
 
 
 def _device() -> list[int]:
-    """Who may open it: a change of that is a reason to ask again."""
+    """Return the permissions of the device: a change of them invalidates the cached result."""
     try:
         found = os.stat(DEVICE)
     except OSError:
@@ -98,7 +98,7 @@ def _try(user: int) -> Answer:
 
 
 def main() -> None:
-    """Try it as the user given, and print the answer."""
+    """Run the test as the given user, and print the result."""
     import sys
 
     user = int(sys.argv[1])
@@ -127,7 +127,7 @@ def _judge(outcome: tuple[float, str]) -> Answer:
 
 
 def _loop() -> tuple[float, str]:
-    """Run the loop in long mode in a machine with 2 MB; gives how long it took, and how it ended if not well."""
+    """Run the loop in long mode in a machine with 2 MB; return its duration, and the error if it failed."""
     import ctypes
     import mmap
     import struct
@@ -154,7 +154,7 @@ def _loop() -> tuple[float, str]:
     ioctl(machine, _SET_USER_MEMORY_REGION, ctypes.create_string_buffer(region, len(region)))
     processor = ioctl(machine, _CREATE_VCPU)
     shared = mmap.mmap(processor, ioctl(kvm, _VCPU_MMAP_SIZE))
-    # one large page, mapped to itself: tables at 0x2000, 0x3000, 0x4000; the code at 0x5000
+    # one large page, identity-mapped: tables at 0x2000, 0x3000, 0x4000; the code at 0x5000
     for where, entry in ((0x2000, 0x3003), (0x3000, 0x4003), (0x4000, 0x83)):
         struct.pack_into("<Q", memory, where, entry)
     # mov ecx, turns; dec ecx; jnz back; mov al, 0x99; out 0x10, al; hlt
@@ -167,7 +167,7 @@ def _loop() -> tuple[float, str]:
     raw[0:24] = segment.pack(0, 0xFFFFFFFF, 8, 11, 1, 0, 0, 1, 1, 1, 0, 0, 0)
     for number in range(1, 6):
         raw[24 * number : 24 * number + 24] = segment.pack(0, 0xFFFFFFFF, 16, 3, 1, 0, 1, 1, 0, 1, 0, 0, 0)
-    # cr0 with paging, cr2, cr3, cr4 with PAE, cr8, efer with long mode: behind 8 segments and 2 tables
+    # cr0 with paging, cr2, cr3, cr4 with PAE, cr8, efer with long mode: after 8 segments and 2 tables
     struct.pack_into("<6Q", raw, 224, 0x80050033, 0, 0x2000, 0x20, 0, 0x500)
     ioctl(processor, _SET_SREGS, ctypes.create_string_buffer(bytes(raw), 312))
     registers = struct.pack("<18Q", *[0] * 6, 0x6000, *[0] * 9, 0x5000, 2)  # rsp, rip, rflags

@@ -1,4 +1,4 @@
-"""What a machine is made from: all that has to be the same for a command to run in one that is there already."""
+"""The configuration of a virtual machine: a command can reuse a running machine only if all of it is equal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Machine(Value):
     parts: tuple[str, ...] = ()  # directories at the top of the workspace that the guest cannot rename or remove
     mounts: tuple[tuple[str, str, bool, bool], ...] = ()  # host path, path inside, writable, executable
     tools: tuple[str, ...] = ()
-    executable: bool = True  # whether what a command can write can be executed
-    uid: int  # the user behind it, on both sides
+    executable: bool = True  # whether writable files can be executed
+    uid: int  # its user, on the host and in the guest
     gid: int
     user: str = "agent"
     hostname: str = "workstead"
@@ -24,15 +24,15 @@ class Machine(Value):
     emulated: bool = False
     holder: int | None = None  # see `Confinement`
     launcher: str = ""  # the bwrap around it
-    patience_seconds: float = 20.0  # how long a guest may be silent when it is spoken to
+    patience_seconds: float = 20.0  # timeout for an answer of the guest
 
     @property
     def mode(self) -> str:
-        """What the statement calls it."""
+        """Return its name in the enforcement statement."""
         return "vm/tcg" if self.emulated else "vm/kvm"
 
     def shape(self) -> str:
-        """A digest of all of it."""
+        """Return a digest of the whole configuration."""
         import json
 
         from workstead.model.digest import blake2b

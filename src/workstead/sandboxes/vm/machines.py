@@ -1,7 +1,7 @@
-"""The machines of a home, seen from outside: find one, use one, end one.
+"""The virtual machines of a home, from outside: find, use and stop them.
 
-A machine is used by holding its directory's `use`, shared: a keeper leaves only when it holds that alone, so that
-nobody comes to a door that is just being closed.
+A user of a machine holds a shared lock on `use` in its directory: a VM daemon exits only when it holds that lock
+exclusively, so that no client connects to a socket that is just being closed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _STOP_SECONDS = 8.0
 
 
 class Found(Value):
-    """A machine that is there."""
+    """A running machine."""
 
-    name: str  # of its directory: whose it is, and its shape
+    name: str  # of its directory: owner and configuration digest
     pid: int
     mode: str = ""
     memory_mb: int = 0
@@ -42,7 +42,7 @@ class Found(Value):
 
 @contextlib.contextmanager
 def use(order: keeper.Order) -> Iterator[None]:
-    """Hold the machine, which is started if there is none; it may still be coming up."""
+    """Lock the machine for use, starting it if there is none; it may still be starting."""
     os.makedirs(order.directory, mode=0o700, exist_ok=True)
     held = os.open(f"{order.directory}/use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -60,7 +60,7 @@ def use(order: keeper.Order) -> Iterator[None]:
 
 
 def _keeper(directory: str) -> tuple[int, int] | None:
-    """The process that keeps the machine: its id and start time; None if none does."""
+    """Return process id and start time of the VM daemon; None if there is none."""
     try:
         lock = os.open(f"{directory}/lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -77,7 +77,7 @@ def _keeper(directory: str) -> tuple[int, int] | None:
 
 
 def find_all(root: str, owner: str = "") -> list[Found]:
-    """The machines that are there, of one owner or of all."""
+    """Return the running machines, of one owner or of all."""
     found = []
     for name in sorted(os.listdir(root)) if os.path.isdir(root) else ():
         if owner and not name.startswith(f"{owner}."):
@@ -96,9 +96,10 @@ def find_all(root: str, owner: str = "") -> list[Found]:
 
 
 def is_used(root: str, name: str, *, wait_seconds: float = 0.0) -> bool:
-    """Whether somebody has a command in it, or is about to, also after waiting that long.
+    """Return whether a process has a command in it, or is about to, also after waiting that long.
 
-    A run lets go of its machine a moment after its end is known."""
+    A run releases its machine a moment after its end is known.
+    """
     try:
         held = os.open(f"{root}/{name}/use", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -118,7 +119,7 @@ def is_used(root: str, name: str, *, wait_seconds: float = 0.0) -> bool:
 
 
 def stop(root: str, name: str) -> bool:
-    """End a machine: the guest writes everything back, and what runs in it ends. False if there was none."""
+    """Stop a machine: the guest writes everything back, and its processes end. False if there was none."""
     directory = f"{root}/{name}"
     keeping = _keeper(directory)
     if keeping is None:
@@ -138,7 +139,7 @@ def stop(root: str, name: str) -> bool:
 
 
 def forget(root: str, owner: str) -> None:
-    """End the machines of an owner that is going, and remove their directories."""
+    """Stop the machines of an owner that is being removed, and remove their directories."""
     import shutil
 
     for name in sorted(os.listdir(root)) if os.path.isdir(root) else ():

@@ -1,4 +1,4 @@
-"""Debian packages: fetched without root, and read without the programs that install them."""
+"""Debian packages: download without root, and read without dpkg."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     import tarfile
     from collections.abc import Callable
 
-KERNEL = "linux-image-amd64"  # not the one for clouds, which has no 9P
+KERNEL = "linux-image-amd64"  # not the cloud kernel, which has no 9P
 _MAGIC = b"!<arch>\n"
 _ENTRY = 60
 _APT_SECONDS = 600
 
 
 def find_kernel(directory: str) -> str | None:
-    """The newest kernel package in a directory of .deb files, by name; None if there is none."""
+    """Return the newest kernel package in a directory of .deb files, by name; None if there is none."""
     found = [
         name
         for name in os.listdir(directory)
@@ -32,14 +32,14 @@ def find_kernel(directory: str) -> str | None:
 
 
 def version_key(name: str) -> list[int | str]:
-    """Sorts 6.1.0-9 before 6.1.0-10."""
+    """Return a sort key that orders 6.1.0-9 before 6.1.0-10."""
     import re
 
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 
 def fetch_kernel(directory: str, progress: Callable[[str], None]) -> str:
-    """Download the kernel package of this Debian into a directory; gives its path."""
+    """Download the kernel package of this Debian into a directory; return its path."""
     import subprocess
 
     apt = _find_apt()
@@ -86,7 +86,7 @@ def _find_apt() -> dict[str, str]:
 
 
 def open_package(path: str) -> tarfile.TarFile:
-    """The files in a .deb, one after the other; ValueError if it is none."""
+    """Open the files in a .deb as a stream; raise ValueError if it is not one."""
     import io
     import tarfile
 
@@ -108,7 +108,7 @@ def open_package(path: str) -> tarfile.TarFile:
 
 
 def _unzstd(body: bytes) -> bytes:
-    """Ubuntu's packages; Python has it from 3.14 on, others by the program."""
+    """Decompress zstd, used by Ubuntu's packages: with Python 3.14 and later, else with the zstd program."""
     import subprocess
 
     try:
@@ -119,7 +119,7 @@ def _unzstd(body: bytes) -> bytes:
 
 
 def unpack_kernel(image: bytes) -> bytes:
-    """The ELF file in a bzImage: a machine that starts it directly does not have to decompress it itself."""
+    """Return the ELF file in a bzImage: a machine that starts it directly need not decompress it."""
     import lzma
     import struct
     import zlib

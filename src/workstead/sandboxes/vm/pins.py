@@ -1,15 +1,15 @@
-"""What programs in the guest watch: held in place, and woken when the host changes something there.
+"""inotify in the guest: pin watched inodes, and trigger events for changes made by the host.
 
-On the share every look-up makes another inode, unless somebody holds the entry: a watch below the top would hear
-nothing. So when a command calls `inotify_add_watch`, a filter of system calls asks us first. We open what is about to
-be watched and hold it while the command lives; whoever comes by that name then comes to that inode, and the watch
-hears what is done in the guest.
+On the share every lookup creates another inode, unless the entry is held open: a watch below the top would get no
+events. So when a command calls `inotify_add_watch`, a seccomp filter asks us first. We open the path that is about to
+be watched and hold it open while the command lives; later lookups of that name then reach that inode, and the watch
+gets the events of changes in the guest.
 
-What the host does it still cannot hear. The host is told which folders are watched, and says what it changed there; we
-give that the owner that it has. This changes nothing but its time of change, and is told to watchers, as a change of
-attributes. What was just changed in here comes back too, and is passed over.
+Changes by the host still cause no events. The host is told which folders are watched, and reports its changes there;
+for each we set the owner to the present owner. This changes only the ctime, and causes an IN_ATTRIB event. Changes made
+in the guest are reported back too, and are ignored.
 
-Loaded in the guest: nothing of ours but `wire` is there.
+Loaded in the guest, where `wire` is our only other module.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _WITH_LISTENER, _ONLY_KILLS_INTERRUPT = 8, 32
 _NO_NAME = "/proc/self/fd/{}"
 _MOST = wire.MOST_WATCHED
 _MODIFY, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x40, 0x80, 0x100, 0x200
-_ECHO_SECONDS = 1.0  # how long what was changed in here takes at most to come back from the host
+_ECHO_SECONDS = 1.0  # maximum delay after which a change in the guest is reported back by the host
 
-# load the architecture; x86-64? load the number; inotify_add_watch? ask, else allow
+# load the architecture; if x86-64, load the number; if inotify_add_watch, ask, else allow
 _FILTER = b"".join(
     struct.pack("<HBBI", *step)
     for step in (
@@ -54,7 +54,7 @@ _FILTER = b"".join(
 
 
 def ask_first() -> int:
-    """From here on this process and its children ask before they watch: the descriptor to hear them by."""
+    """Install the filter for this process and its children; return the descriptor of their requests."""
     kept = ctypes.create_string_buffer(_FILTER, len(_FILTER))
     program = struct.pack("HxxxxxxQ", len(_FILTER) // 8, ctypes.addressof(kept))
     found: int = libc.syscall(
@@ -67,7 +67,7 @@ def ask_first() -> int:
 
 
 class Pins:
-    """What is held, of all commands; `top` is where they see the workspace, by a path of ours."""
+    """The pinned entries of all commands; `top` is our path of their workspace."""
 
     def __init__(self, top: str, send: Callable[[int, bytes], None]) -> None:
         self.top = top
@@ -75,19 +75,19 @@ class Pins:
         self.held: dict[str, int] = {}  # path in the workspace -> descriptor
         self.wanted: dict[str, set[int]] = {}  # path -> the runs that watch it
         self.told: dict[str, str] = {}  # path -> the folder that the host watches for it
-        self.own: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)  # of what is changed in here
+        self.own: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)  # watches changes in the guest
         self.folders: dict[int, str] = {}  # number of our own watch -> path
-        self.echoes: dict[str, float] = {}  # path -> when it was changed in here
+        self.echoes: dict[str, float] = {}  # path -> time of its change in the guest
 
     def answer(self, run: int, asking: int) -> None:
-        """Hold what somebody is about to watch, and let them go on."""
+        """Pin the path that a process is about to watch, and let it continue."""
         question = bytearray(80)
         fcntl.ioctl(asking, _RECEIVE, question)
         number, pid = struct.unpack_from("<QI", question)
         path = struct.unpack_from("<6Q", question, 32)[1]
         with contextlib.suppress(OSError, ValueError):
             self._pin(run, pid, _read_text(pid, path))
-        with contextlib.suppress(OSError):  # it was killed meanwhile
+        with contextlib.suppress(OSError):  # the process was killed meanwhile
             fcntl.ioctl(asking, _ANSWER, bytearray(struct.pack("<QqiI", number, 0, 0, _GO_ON)))
 
     def _pin(self, run: int, pid: int, path: str) -> None:
@@ -98,7 +98,7 @@ class Pins:
             return
         name = real[len(self.top) + 1 :]
         if name in self.held:
-            os.close(self.held.pop(name))  # another may have its name by now
+            os.close(self.held.pop(name))  # the name may refer to another inode by now
         self.held[name] = found
         self.wanted.setdefault(name, set()).add(run)
         if stat.S_ISDIR(os.fstat(found).st_mode):
@@ -110,7 +110,7 @@ class Pins:
         self.send(wire.WATCH, os.fsencode(self.told[name]))
 
     def release(self, run: int) -> None:
-        """Let go of what only this run watched."""
+        """Release the entries that only this run watched."""
         for name in [name for name, runs in self.wanted.items() if run in runs]:
             self.wanted[name].discard(run)
             if not self.wanted[name]:
@@ -127,7 +127,7 @@ class Pins:
             self.send(wire.FORGET, os.fsencode(folder))
 
     def hear_own(self) -> None:
-        """What is changed in here: the host will tell us of it too."""
+        """Record changes made in the guest, because the host will report them too."""
         now = time.monotonic()
         self.echoes = {path: when for path, when in self.echoes.items() if now - when < _ECHO_SECONDS}
         with contextlib.suppress(BlockingIOError):
@@ -139,7 +139,7 @@ class Pins:
                 data = data[16 + size :]
 
     def poke(self, path: str) -> None:
-        """Wake whoever watches this, or the folder that it is in."""
+        """Trigger an event on this path, or on its folder."""
         self.hear_own()
         if path in self.echoes:
             return
@@ -150,12 +150,12 @@ class Pins:
             elif folder in self.held:
                 try:
                     _set_owner(name, self.held[folder])
-                except OSError:  # it is gone, or not the agent's: then the folder has changed
+                except OSError:  # deleted, or not the agent's: then trigger the folder
                     _set_owner(_NO_NAME.format(self.held[folder]))
 
 
 def _set_owner(path: str, folder: int | None = None) -> None:
-    """To what it is. Not of a set-uid file, which would lose that bit."""
+    """Set the owner to the present one. Skip set-uid files, which would lose that bit."""
     follow = folder is None
     found = os.stat(path, dir_fd=folder, follow_symlinks=follow)
     if stat.S_ISDIR(found.st_mode) or not found.st_mode & (stat.S_ISUID | stat.S_ISGID):
@@ -163,7 +163,7 @@ def _set_owner(path: str, folder: int | None = None) -> None:
 
 
 def _read_text(pid: int, place: int) -> str:
-    """A path in the memory of a process."""
+    """Read a path from the memory of a process."""
     memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
         text, end, _ = os.pread(memory, 4096, place).partition(b"\0")

@@ -1,8 +1,8 @@
-"""What the host changes in folders that programs in the guest watch.
+"""Report the host's changes in folders that programs in the guest watch.
 
-On a share nobody is told what the other side does. The guest says which folders are watched in there, see `pins.py`; we
-watch them too, and say what changed. What comes from the guest is hostile: a path is opened beneath the workspace and
-leads over no link, and there are no more of them than a guest of ours asks for.
+On a share neither side gets events of the other side's changes. The guest reports which folders are watched there, see
+`pins.py`; we watch them too, and report changes. Data from the guest is untrusted: a path is opened beneath the
+workspace without following links, and their number is limited to what our own guest agent would request.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from workstead.sandboxes.vm import wire
 from workstead.system.kernel import openat2
 from workstead.system.kernel.inotify import CHANGES, OVERFLOW, Inotify
 
-_MOST_AT_ONCE = 512  # changes that are told one by one; above that, the folders they are in
+_MOST_AT_ONCE = 512  # changes reported one by one; above that, only their folders
 
 
 class Pokes:
-    """The folders of one workspace, an open one."""
+    """The watched folders of one open workspace."""
 
     def __init__(self, workspace: int) -> None:
         self._workspace = workspace
@@ -25,15 +25,15 @@ class Pokes:
         self._folders: dict[int, bytes] = {}
 
     def fileno(self) -> int:
-        """To wait for: readable when something changed."""
+        """Return the descriptor to poll: readable when something changed."""
         return self._inotify.fileno()
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         self._inotify.close()
 
     def watch(self, path: bytes) -> None:
-        """Watch a folder; one that cannot be watched is not."""
+        """Watch a folder; ignore one that cannot be watched."""
         if len(self._folders) >= wire.MOST_WATCHED or len(path) > 4096 or b"\0" in path:
             return
         try:
@@ -43,18 +43,18 @@ class Pokes:
         try:
             self._folders[self._inotify.watch(folder)] = path
         except OSError:
-            pass  # not the agent's to read, or there are too many watches on this machine
+            pass  # no permission to read, or too many watches on this host
         finally:
             os.close(folder)
 
     def forget(self, path: bytes) -> None:
-        """Watch it no longer."""
+        """Stop watching a folder."""
         for number in [number for number, folder in self._folders.items() if folder == path]:
             self._inotify.forget(number)
             del self._folders[number]
 
     def take(self) -> list[bytes]:
-        """What changed since last asked, each path once."""
+        """Return the paths changed since the last call, each once."""
         changed: dict[bytes, bytes] = {}  # path -> its folder
         for number, mask, name in self._inotify.notices():
             if mask & OVERFLOW:

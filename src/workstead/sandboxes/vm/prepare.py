@@ -1,7 +1,7 @@
-"""Make ready what machines start from: the guest, and a state saved when it had come up.
+"""Build the inputs of virtual machines: the guest, and a state saved after its start.
 
-In a process of its own, because a server that asks for it may be large and have threads. It says what it does on its
-output, one JSON object a line, and the last one is the answer.
+This runs in a separate process, because a server that calls it may be large and have threads. Progress is one JSON
+object per line on stdout, and the last line is the result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SAVE_SECONDS = 120.0
 
 
 class Ready(Value):
-    """What a machine can be started from; without a state it starts cold, and `note` says why."""
+    """The inputs to start a machine from; without a state it starts cold, and `note` says why."""
 
     guest: Guest
     state: str | None = None
@@ -41,7 +41,7 @@ class Ready(Value):
 
 
 def find(cache: str, machine: Machine) -> Ready | None:
-    """What is ready already; None if the guest has to be built, or no state was ever tried."""
+    """Return the existing inputs; None if the guest has to be built, or saving a state was never tried."""
     guest = guests.find(cache)
     if guest is None:
         return None
@@ -54,17 +54,18 @@ def find(cache: str, machine: Machine) -> Ready | None:
 
 
 def state_path(guest: Guest, machine: Machine) -> str:
-    """Where the state of machines like this one is."""
+    """Return the path of the saved state for machines like this one."""
     return f"{guest.directory}/state-{qemu.state_key(machine, guest)}"
 
 
 def prepare(
     cache: str, packages: str | None, machine: Machine, progress: Callable[[str], None], *, again: bool = False
 ) -> Ready:
-    """Build and save what is missing; takes some ten seconds the first time, and nothing after that. A state that
-    could not be saved is tried `again` only where that is asked for.
+    """Build and save the missing parts: some ten seconds the first time, and nothing after that.
 
-    Raises SandboxUnavailable with the remedy if there is no guest; without a state machines start cold."""
+    A failed save of a state is retried only with `again`. Raise SandboxUnavailable with the remedy if there is no
+    guest; without a state machines start cold.
+    """
     found = find(cache, machine)
     if found is not None and not (found.note and again):
         return found
@@ -100,7 +101,7 @@ def prepare(
 
 
 def main() -> None:
-    """In the process of its own."""
+    """Entry point of the separate process."""
     import sys
 
     order = json.loads(sys.argv[1])
@@ -150,11 +151,11 @@ def _prepare(cache: str, packages: str | None, machine: Machine) -> Ready:
     return Ready(guest=guest, state=path)
 
 
-# -- saving ------------------------------------------------------------------------------------------------------------
+# -- saving a state -----------------------------------------------------------------------------------------------
 
 
 def save(machine: Machine, guest: Guest, path: str) -> None:
-    """Start a machine without a workspace, and write its state to a file when it has come up."""
+    """Start a machine without a workspace, and save its state to a file when it is up."""
     import socket
 
     ours, theirs = [], []
@@ -221,7 +222,7 @@ def _migrate(control: _Control, path: str) -> None:
 
 
 class _Control:
-    """QEMU's own door."""
+    """QEMU's control socket (QMP)."""
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link

@@ -1,14 +1,14 @@
-"""The machine's process: QEMU, never as root, behind a bubblewrap of its own.
+"""The QEMU process of a virtual machine: never as root, inside a bubblewrap of its own.
 
-What the guest sees of the host is what QEMU sees: the jail holds two small trees, put together from bind mounts, and
-each is one share. So what is read-only is so in the kernel of the host, whoever is root in the guest, and the number
-of shares is always the same, as a saved state wants it.
+The guest sees of the host only what QEMU sees: the jail has two small trees, built from bind mounts, and each is one
+share. So read-only is enforced by the kernel of the host, even against root in the guest, and the number of shares is
+constant, as a saved state requires.
 
-    /x/system     programs: /usr, tools, what programs read in /etc; the share is read-only too
-    /x/work       the workspace, and what was mounted beside it, each as writable as it was asked for
+    /x/system     programs: /usr, tools, files that programs read in /etc; the share is read-only too
+    /x/work       the workspace and its additional mounts, each writable or read-only as requested
 
-There is no network device, no disk and no display. With `-sandbox` QEMU gives up the calls by which it could start
-something. The machine type is microvm: it starts fastest, and has least that could be attacked.
+There is no network device, no disk and no display. With `-sandbox` QEMU drops the system calls that start programs. The
+machine type is microvm: it starts fastest, and has the smallest attack surface.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "/usr/bin/qemu-system-x86_64"
 _TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# as the bubblewrap sandbox shows them
+# the same as in the bubblewrap sandbox
 ETC = (
     "alternatives", "ssl/certs", "pki/tls", "pki/ca-trust", "crypto-policies",
     "ld.so.cache", "localtime", "ssl/openssl.cnf", "protocols", "services",
@@ -47,7 +47,7 @@ _KERNEL_WORDS = (
 
 
 def find_program() -> str:
-    """QEMU, or SandboxUnavailable with the remedy."""
+    """Return the path of QEMU; raise SandboxUnavailable with the remedy if it is missing."""
     if os.uname().machine != "x86_64":
         raise SandboxUnavailable(
             f"the vm sandbox is made for x86-64, and this is {os.uname().machine}", hint="use --sandbox bubblewrap"
@@ -58,7 +58,7 @@ def find_program() -> str:
 
 
 def state_key(machine: Machine, guest: Guest) -> str:
-    """What a saved state depends on: the same key, and the state fits."""
+    """Return the key of a saved state: a digest of everything that the state depends on."""
     program = os.stat(find_program())
     parts = [program.st_size, program.st_mtime_ns, guest.directory, machine.mode, machine.memory_mb, machine.cpus]
     parts += [_recipe(), _processor()]
@@ -80,7 +80,7 @@ def _processor() -> str:
 
 
 def launch(machine: Machine, guest: Guest, *, serial: int, control: int, console: int, state: int | None) -> Launch:
-    """How to start it, with its sockets, and a saved state to start from. The descriptors belong to the launch."""
+    """Return how to start QEMU, with its sockets and a saved state. The launch owns the descriptors."""
     descriptors = [serial, control, console, *([state] if state is not None else [])]
     command = [
         find_program(), "-name", "workstead", "-M", "microvm,acpi=on,pcie=off,rtc=on,x-option-roms=off,isa-serial=off",
@@ -112,14 +112,14 @@ def launch(machine: Machine, guest: Guest, *, serial: int, control: int, console
 
 
 def spawn(ready: Launch, errors: int, groups: Sequence[str] = ()) -> int:
-    """Start it, with its words going to `errors`; gives the launcher's id. OSError if that cannot be started."""
+    """Start QEMU with its stderr going to `errors`; return the launcher's process id. Raise OSError on failure."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     try:
         child = process.spawn(ready, null, errors, errors, groups=groups)
     finally:
         os.close(null)
     report = b""
-    while data := os.read(child.report, 4096):  # it ends where the launcher begins
+    while data := os.read(child.report, 4096):  # EOF when the launcher is executed
         report += data
     os.close(child.report)
     if report:
@@ -132,19 +132,19 @@ def spawn(ready: Launch, errors: int, groups: Sequence[str] = ()) -> int:
 def _processor_options(machine: Machine) -> list[str]:
     if not machine.emulated:
         return ["-accel", "kvm", "-cpu", "host"]
-    # Nehalem is translated a quarter faster than all that can be emulated, and has what distributions ask for
+    # Nehalem is translated a quarter faster than the full emulated CPU, and has what distributions require
     return ["-accel", "tcg,thread=multi,tb-size=128", "-cpu", "Nehalem,check=off"]
 
 
 def _kernel_line(machine: Machine) -> str:
     if not machine.emulated:
         return _KERNEL_WORDS
-    # without a clock to compare with, an emulated microvm would calibrate its own for ever
+    # without a reference clock, an emulated microvm would calibrate its TSC forever
     return f"{_KERNEL_WORDS} init_on_alloc=0 mitigations=off tsc_early_khz={_tick_rate()}"
 
 
 def _tick_rate() -> int:
-    """Ticks of the processor's own counter in a millisecond, measured: /proc/cpuinfo tells another rate when idle."""
+    """Measure the TSC rate in kHz: /proc/cpuinfo shows another rate when idle."""
     # rdtsc; shl rdx, 32; or rax, rdx; ret
     code = bytes.fromhex("0f31 48c1e220 4809d0 c3")
     memory = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -157,7 +157,7 @@ def _tick_rate() -> int:
 
 
 def _share(name: str, options: str) -> list[str]:
-    """As the unprivileged user that QEMU is, files keep their owner and mode, and devices cannot be made."""
+    """Return the options of a share: QEMU is unprivileged, so files keep owner and mode, and devices cannot be made."""
     path = f"local,id={name},path=/x/{name},security_model=none,multidevs=remap{options}"
     return ["-fsdev", path, "-device", f"virtio-9p-device,fsdev={name},mount_tag={name}"]
 
@@ -196,7 +196,7 @@ def _shares(machine: Machine) -> list[str]:
 
 
 def system_binds(machine: Machine) -> list[tuple[str, str]]:
-    """What the share `system` is put together from: host path, path in the share."""
+    """Return the bind mounts of the share `system`: host path, path in the share."""
     found = [("/usr", "usr")]
     found += [(f"/{name}", name) for name in _TOP if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")]
     found += [(f"/etc/{name}", f"etc/{name}") for name in ETC if os.path.exists(f"/etc/{name}")]
@@ -204,7 +204,7 @@ def system_binds(machine: Machine) -> list[tuple[str, str]]:
 
 
 def order(machine: Machine) -> dict[str, object]:
-    """What the guest is told to show, and where; it adds the rest by itself."""
+    """Return the mounts that the guest has to make; it adds the rest by itself."""
     home = f"/home/{machine.user}"
     binds: list[tuple[str, str, bool, bool]] = []
     for source, name in system_binds(machine):
@@ -221,7 +221,7 @@ def order(machine: Machine) -> dict[str, object]:
         "/etc/hosts": f"127.0.0.1 localhost {host}\n::1 localhost ip6-localhost ip6-loopback\n",
         "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
         "/etc/resolv.conf": "",
-        # 9P shows other inode numbers than the host, and git would read every file again on each side in turn
+        # 9P inode numbers differ from the host's, and git would read every file again on each side in turn
         "/etc/gitconfig": "[core]\n\tcheckStat = minimal\n\ttrustctime = false\n",
     }
     return {
@@ -236,7 +236,7 @@ def order(machine: Machine) -> dict[str, object]:
 
 
 def _sources(machine: Machine, guest: Guest) -> tuple[Source, ...]:
-    """What root has to carry into the small root: every source of a bind, and what bubblewrap itself needs."""
+    """Return the paths that root must bind into the small root: every bind source, and bubblewrap's own files."""
     sources = {"/usr": Source(path="/usr")}
     for path in (guest.kernel, guest.initramfs, "/etc/ld.so.cache"):
         if os.path.exists(path):

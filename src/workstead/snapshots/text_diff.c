@@ -1,8 +1,8 @@
-/* Which lines differ between two texts. lines.py trims what is equal at both ends and calls this for the rest.
+/* Line diff of two texts. text_diff.py trims equal lines at both ends and calls this for the rest.
  *
  * Lines that occur once on both sides are anchors (patience diff); between them the shortest edit is searched from both
- * ends in linear space (Myers). Both have a bound, so the worst input costs about the number of lines times COST steps
- * and gets a correct edit that is not the shortest. The hash is seeded by the caller: nobody can prepare collisions. */
+ * ends in linear space (Myers). Both are bounded, so the worst input costs about the number of lines times COST steps
+ * and gets a correct edit that is not the shortest. The caller seeds the hash, so collisions cannot be prepared. */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -10,15 +10,15 @@
 
 enum { LEVELS = 32, COST = 256 };
 
-static const uint32_t NOWHERE = UINT32_MAX; /* the other side does not have such a line */
+static const uint32_t NOWHERE = UINT32_MAX; /* no equal line on the other side */
 
 struct side {
     const uint8_t *text;
     uint64_t size;
     uint32_t count;    /* of lines */
-    uint32_t *starts;  /* of each line, and where the last one ends */
-    uint32_t *ids;     /* equal lines have the same */
-    uint8_t *changed;  /* the answer */
+    uint32_t *starts;  /* of each line, and the end of the last one */
+    uint32_t *ids;     /* equal lines have equal ids */
+    uint8_t *changed;  /* the result */
     uint32_t *common;  /* ids of the lines that occur on both sides */
     uint32_t *where;   /* their numbers */
     uint32_t commons;
@@ -36,7 +36,7 @@ struct work {
     struct side a, b;
     struct slot *slots;
     uint8_t *seen_x, *seen_y; /* how often an id occurs in a box: 0, 1 or more */
-    uint32_t *place;          /* where it does in b */
+    uint32_t *place;          /* its position in b */
     uint32_t *pairs, *tails, *before;
     int32_t *forward, *backward;
     struct box *boxes;
@@ -82,7 +82,7 @@ static int index_lines(struct side *side)
     return 1;
 }
 
-/* Give equal lines the same number. Lines of b that a does not have need none. */
+/* Assign equal ids to equal lines. Lines of b that are not in a need no id. */
 static int classify(struct work *work, uint64_t seed)
 {
     struct side *a = &work->a, *b = &work->b;
@@ -161,8 +161,8 @@ static void mark_changed(struct work *work, const struct box *box)
         work->b.changed[work->b.where[y]] = 1;
 }
 
-/* Split a box at the lines that occur once on each side of it, the longest series that is in order on both. The number
- * of boxes pushed, 0 if there is no such line, -1 without memory. */
+/* Split a box at the lines that occur once on each side of it: the longest sequence that is in order on both. Return
+ * the number of boxes pushed, 0 if there is no such line, -1 if out of memory. */
 static int split_at_anchors(struct work *work, const struct box *box)
 {
     const uint32_t *x = work->a.common, *y = work->b.common;
@@ -178,7 +178,7 @@ static int split_at_anchors(struct work *work, const struct box *box)
             work->pairs[pairs++] = at;
     for (uint32_t pair = 0; pair < pairs; pair++) {
         uint32_t to = work->place[x[work->pairs[pair]]], low = 0, high = longest;
-        while (low < high) { /* the longest series that ends before this place */
+        while (low < high) { /* the longest sequence that ends before this position */
             uint32_t middle = low + (high - low) / 2;
             if (work->place[x[work->pairs[work->tails[middle]]]] < to)
                 low = middle + 1;
@@ -206,7 +206,7 @@ static int split_at_anchors(struct work *work, const struct box *box)
     return ok ? (int)(longest > 0) : -1;
 }
 
-/* A point on a short path from one corner of a box to the other. */
+/* Find a point on a short path from one corner of a box to the other. */
 static void find_middle(const struct work *work, const struct box *box, int32_t *at_x, int32_t *at_y)
 {
     const uint32_t *x = work->a.common, *y = work->b.common;
@@ -258,7 +258,7 @@ static void find_middle(const struct work *work, const struct box *box, int32_t 
         }
         if (cost < COST)
             continue;
-        int64_t best = -1; /* too far apart: go where the search from the start came furthest */
+        int64_t best = -1; /* too far apart: take the furthest point of the search from the start */
         for (int32_t d = fmax; d >= fmin; d -= 2) {
             int32_t i = fd[d] < x1 ? fd[d] : x1, j = i - d;
             if (j > y1) {
@@ -319,7 +319,7 @@ static int solve(struct work *work)
     return 1;
 }
 
-/* For each edit: first line and the one after the last in a, in b, then the same as positions in the texts. */
+/* For each edit: first line and the one after the last in a, in b, then the same as byte offsets in the texts. */
 static int64_t list_edits(const struct work *work, uint64_t **edits)
 {
     const struct side *a = &work->a, *b = &work->b;
@@ -361,7 +361,7 @@ static void forget(struct side *side)
     free(side->where);
 }
 
-/* The number of edits, which the caller gives back with workstead_forget_1; -1 without memory. Texts below 2 GiB. */
+/* Return the number of edits, which the caller frees with workstead_forget_1; -1 if out of memory. Texts < 2 GiB. */
 int64_t workstead_edits_1(const uint8_t *a, uint64_t a_size, const uint8_t *b, uint64_t b_size, uint64_t seed,
                        uint64_t **edits)
 {

@@ -1,7 +1,7 @@
-/* Which directories are exactly as they were last time; unchanged.py says what for, and builds and calls this.
+/* Find the directories that are unchanged since the last walk; unchanged.py explains why, builds and calls this.
  *
- * The answer "the same" is given only when everything was looked at and matched. Whatever goes wrong on the way (gone,
- * swapped, unreadable, too deep, out of descriptors) is "not the same", and the walker in Python looks for itself.
+ * A directory is "the same" only when all of it was checked and matched. Any error (deleted, swapped, unreadable, too
+ * deep, out of descriptors) means "not the same", and the walker in Python reads the directory.
  *
  * Every step down is openat with O_NOFOLLOW|O_DIRECTORY from a directory that we hold: no link is ever followed. */
 
@@ -25,15 +25,15 @@ struct look {
     uint64_t count;             /* of directories */
     const char **paths;         /* relative to the top; the top itself is "" */
     const uint64_t *keys;       /* device, inode and ctime of each */
-    const uint8_t *const *seen; /* what pack_sights made of each last time */
-    const uint64_t *sizes;      /* of what was seen */
-    uint8_t *same;              /* the answers */
-    int is_exact;               /* whether the time of a directory tells of every name that comes or goes, … */
+    const uint8_t *const *seen; /* the listing of each at the last walk, by pack_sights */
+    const uint64_t *sizes;      /* of the listings */
+    uint8_t *same;              /* the results */
+    int is_exact;               /* whether the ctime of a directory changes with every added or removed name, … */
     dev_t device;               /* … on this device */
     atomic_uint_fast64_t next;
 };
 
-/* Neighbours are asked for one after the other: the directory above them stays open. */
+/* Neighbours are checked one after the other, so their parent directory stays open. */
 struct above {
     int fd;
     size_t length;
@@ -60,7 +60,7 @@ static int open_below(int parent, const char *name, size_t length)
     return openat(parent, one, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-/* Opened again, not duplicated: two descriptors of one opening share the place up to which names were read. */
+/* Opened again, not duplicated: duplicated descriptors share the read position of the directory. */
 static int open_top(const struct look *look)
 {
     return openat(look->top, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -96,8 +96,8 @@ static uint64_t nanoseconds(struct timespec when)
     return (uint64_t)when.tv_sec * 1000000000u + (uint64_t)when.tv_nsec; /* modulo 2^64, as in Python */
 }
 
-/* What was seen in a directory: the number of names, five numbers for each, then the names, each with its 0. In the order
- * of the disk, which stays while nothing changes. */
+/* The listing of a directory: the number of names, five numbers for each, then the names, each terminated by a 0.
+ * In the order of the disk, which is stable while nothing changes. */
 struct sights {
     uint64_t left;
     const uint8_t *numbers, *name, *end;
@@ -118,7 +118,8 @@ static int read_sights(struct sights *sights, const uint8_t *seen, uint64_t size
     return count == 0 || (sights->name < sights->end && !sights->end[-1]);
 }
 
-/* Whether the next name is this one, and looks as it looked. A directory has its kind only: it is asked itself. */
+/* Whether the next name is this one, with unchanged metadata. A directory entry has only its type: its content is
+ * checked separately. */
 static int looks_the_same(int fd, struct sights *sights, const char *name)
 {
     struct stat status;
@@ -142,7 +143,7 @@ static int looks_the_same(int fd, struct sights *sights, const char *name)
     return 1;
 }
 
-/* The directory's own time says that no name came or went. */
+/* The directory's own ctime shows that no name was added or removed. */
 static int all_look_the_same(int fd, struct sights *sights)
 {
     while (sights->left && sights->name < sights->end)
@@ -169,8 +170,8 @@ static int lists_the_same(int fd, struct sights *sights, char *buffer)
     }
 }
 
-/* Where nobody but the kernel's own file system stands behind a directory. A view of several (overlay, FUSE) or of
- * another machine's may show a new name without telling: there every directory is listed. */
+/* Local file systems of the kernel. A merged file system (overlay, FUSE) or a network file system may show a new name
+ * without a new ctime: there every directory is listed. */
 static int is_exact(int fd)
 {
     static const uint32_t known[] = {
@@ -225,7 +226,7 @@ static void *look_at_some(void *shared)
     return 0;
 }
 
-/* `paths` are one after the other, each with its 0. `same` comes in all 0. */
+/* `paths` are concatenated, each terminated by a 0. `same` is zeroed by the caller. */
 void workstead_unchanged_2(int top, uint64_t count, const char *paths, const uint64_t *keys, const uint8_t *const *seen,
                         const uint64_t *sizes, uint8_t *same, int threads)
 {
@@ -241,7 +242,7 @@ void workstead_unchanged_2(int top, uint64_t count, const char *paths, const uin
         look.paths[number] = paths;
     look.is_exact = is_exact(top) && !fstat(top, &status);
     look.device = look.is_exact ? status.st_dev : 0;
-    sigfillset(&all); /* signals are for the thread that runs Python */
+    sigfillset(&all); /* signals are handled by the thread that runs Python */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (started < threads - 1 && started < MOST_THREADS && !pthread_create(others + started, 0, look_at_some, &look))
         started++;

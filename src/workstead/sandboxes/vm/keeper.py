@@ -4,12 +4,12 @@ Two processes. The daemon starts QEMU, waits for its end and cleans up; started 
 byte that came from the guest. The relay, its child, has dropped root privileges and does all communication. QEMU and
 the relay die with the daemon, and the daemon exits when its relay or QEMU has ended.
 
-All files are in the machine's directory, which only we can write:
+All files are in the machine's directory, which no agent can write:
 
     lock      locked while the daemon lives; contains its process id and start time
     use       locked, shared, by every user of the machine; an exiting daemon locks it exclusively
     door      a unix socket for clients with a command; they wait there until the machine is up
-    machine   a description as JSON, for `aw` commands that list machines
+    machine   a description as JSON, informational only
 """
 
 from __future__ import annotations

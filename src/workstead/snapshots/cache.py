@@ -84,7 +84,7 @@ def is_settled(ctime_ns: int, now_ns: int) -> bool:
     return ctime_ns < now_ns - (_TICK_NS if ctime_ns % _SECOND_NS else 2 * _SECOND_NS + _TICK_NS)
 
 
-# -- the listing of a directory -----------------------------------------------------------------------------------
+# -- the listing of a directory ----------------------------------------------------------------------------------------
 
 
 def pack_sights(names: list[str], numbers: list[int]) -> bytes:

@@ -127,7 +127,7 @@ class GitCommitTree:
         return entry.digest
 
     def is_empty_without(self, path: str, gone: set[str]) -> bool:
-        """A commit has no empty directories: git removes them by itself."""
+        """Return whether a directory would be empty without these paths; git then removes it by itself."""
         return all(f"{path}/{name}" in gone for name in self._list(path))
 
 

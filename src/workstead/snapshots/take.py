@@ -108,7 +108,7 @@ def _gaps(tree: Tree) -> tuple[tuple[LeftOut, ...], tuple[str, ...]]:
     return tuple(sorted(left_out, key=lambda each: each.path)), tuple(sorted(torn))
 
 
-# -- the walk over `work`, `output` and the rest --------------------------------------------------------------------
+# -- the walk over `work`, `output` and the rest -----------------------------------------------------------------------
 
 
 class _Seen:

@@ -151,7 +151,7 @@ class Trim:
             os.chown(path, *self.place.owner)
 
 
-# -- excluded paths ------------------------------------------------------------------------------------------------
+# -- excluded paths ----------------------------------------------------------------------------------------------------
 
 
 def _left_out(path: str, place: Place, options: FillOptions) -> list[str]:
@@ -264,7 +264,7 @@ def _linked_work_trees(path: str) -> Iterator[tuple[str, repository.Repository]]
             yield folder[len(path) + 1 :], found
 
 
-# -- later changes in the folder ------------------------------------------------------------------------------------
+# -- later changes in the folder ---------------------------------------------------------------------------------------
 
 
 def changed_since(filled: Filled, limit: int = 100) -> list[str]:

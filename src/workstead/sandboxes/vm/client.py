@@ -77,7 +77,7 @@ def run(errand: Errand) -> NoReturn:
     os._exit(_Client(errand).run())
 
 
-# -- command server ------------------------------------------------------------------------------------------------
+# -- command server ----------------------------------------------------------------------------------------------------
 
 LISTENER_FD, WAY_FD = 4, 5  # and PROXY_FD
 _ANSWER = struct.Struct("<ii")  # as read by `box.py`

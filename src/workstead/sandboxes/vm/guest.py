@@ -171,7 +171,7 @@ def _order(modules: dict[str, bytes]) -> list[str]:
     return order
 
 
-# -- initramfs ----------------------------------------------------------------------------------------------------
+# -- initramfs ---------------------------------------------------------------------------------------------------------
 
 
 def _build(cache: str, kernel: str, progress: Callable[[str], None]) -> Guest:

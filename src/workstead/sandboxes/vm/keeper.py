@@ -70,7 +70,7 @@ class Order(Value):
     notes: tuple[str, ...] = ()
 
 
-# -- the VM daemon --------------------------------------------------------------------------------------------------
+# -- the VM daemon -----------------------------------------------------------------------------------------------------
 
 
 def start(order: Order) -> None:
@@ -494,7 +494,7 @@ class Relay:
         self._watch(self.listener.fileno(), lambda _: self._accept())
 
     def _finish(self, number: int, data: bytes) -> None:
-        """The guest reports that no process of this run is left."""
+        """Pass on the end of a run: the guest reports that no process of it is left."""
         client = self.runs.pop(number)
         found = json.loads(data)
         usage = {name: found["usage"].get(name) for name in _USAGE} if isinstance(found.get("usage"), dict) else {}
@@ -504,8 +504,7 @@ class Relay:
         self._tell_supervisor(client, {"usage": usage}, last=True)
         self._pass_to_client(client, wire.pack(wire.EXIT, 0, 0, bytes([code])))
 
-    # -- folders watched in the guest
-    # -----------------------------------------------------------------------------------
+    # -- folders watched in the guest ----------------------------------------------------------------------------------
 
     def _watch_folder(self, kind: int, path: bytes) -> None:
         if self.pokes is None and self.workspace is not None:

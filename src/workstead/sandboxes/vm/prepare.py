@@ -151,7 +151,7 @@ def _prepare(cache: str, packages: str | None, machine: Machine) -> Ready:
     return Ready(guest=guest, state=path)
 
 
-# -- saving a state -----------------------------------------------------------------------------------------------
+# -- saving a state ----------------------------------------------------------------------------------------------------
 
 
 def save(machine: Machine, guest: Guest, path: str) -> None:

@@ -48,7 +48,7 @@ def graft(writer: Writer, base: Tree, theirs: Tree, paths: Iterable[str]) -> str
 
 
 def transplant(writer: Writer, base: Tree, theirs: Tree, paths: Iterable[str]) -> str | None:
-    """Do the same for states on one stack, without reading its layers: lower layers stay visible where they were.
+    """Like `graft`, for states on one stack, without reading its layers: lower layers stay visible where they were.
 
     Return None if that is impossible: the stacks differ, or a directory above a path is opaque in one state only.
     """

@@ -185,7 +185,7 @@ def unregister(filled: Filled) -> None:
 
 
 def heal(common: str) -> list[str]:
-    """Remove our entries whose workspace and layers are gone; entries that are live or not ours are not touched."""
+    """Remove our entries whose workspace and layers are gone, and no others; return the names removed."""
     gone: list[str] = []
     with suppress(OSError), foreign.hold_directory(f"{common}/worktrees") as entries:
         for name in os.listdir(f"/proc/self/fd/{entries}"):

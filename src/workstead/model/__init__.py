@@ -1,1 +1,1 @@
-"""What things are: frozen values and pure functions over them. No clock, no file, no environment."""
+"""Domain values: frozen values and pure functions over them. No clock, no file system, no environment."""

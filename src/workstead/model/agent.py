@@ -1,4 +1,4 @@
-"""How known agents are started: a table that the settings extend, section `agents`."""
+"""Start commands of known agents: the default table, extended by the settings' section `agents`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ PROMPT = "{prompt}"
 
 
 class Agent(Value):
-    """How an agent is started, what it needs of the machine, and whom it has to reach."""
+    """The start command of an agent, the variables and directories it needs, and its default network access."""
 
-    command: list[str]  # `{prompt}` in a word stands for the prompt; where it stands nowhere, the prompt comes last
-    environment: list[str] = []  # variables that are handed on from whoever starts the run, if they are set
-    tools: list[str] = []  # directories that it sees read-only; their bin/ is on its path
+    command: list[str]  # `{prompt}` in a word is replaced by the prompt; without it, the prompt is the last word
+    environment: list[str] = []  # variables passed on from the environment of the process that starts the run, if set
+    tools: list[str] = []  # directories mounted read-only; their bin/ is on PATH
     read_only: list[str] = []
     read_write: list[str] = []
-    network: str = "none"  # unless the run says otherwise
+    network: str = "none"  # default, unless the run sets another
 
 
 _TOOLS = ["~/.local/bin", "~/.local/share/claude", "~/.local/share/uv", "~/.local/share/pipx", "~/.volta"]
@@ -51,7 +51,8 @@ AGENTS: dict[str, Agent] = {
 
 
 def find_agent(table: dict[str, Agent], name: str) -> Agent:
-    """The agent of this name; what has a space, a slash or `{prompt}` in it is a command of the caller's own."""
+    """Return the agent of this name; a name with a space, a slash or `{prompt}` is a command line of the caller's own.
+    """
     if name in table:
         return table[name]
     if any(mark in name for mark in (" ", "/", PROMPT)):
@@ -75,7 +76,7 @@ def find_agent(table: dict[str, Agent], name: str) -> Agent:
 
 
 def command_of(agent: Agent, name: str, prompt: str | None, more: list[str]) -> list[str]:
-    """The words to start it with; `Invalid` if it wants a prompt and there is none."""
+    """Return the command line to start the agent; raise `Invalid` if it needs a prompt and there is none."""
     if any(PROMPT in word for word in agent.command):
         if not prompt:
             raise Invalid(f"the agent {name} wants to be told what to do", hint="--prompt 'fix the login bug'")

@@ -1,13 +1,13 @@
-"""A question put to a person, and the table of what may become of it.
+"""An approval: a question put to a person, and the table of its state transitions.
 
     open ─> granted ─> used
      │ │ └────┐ └────> expired | voided
      │ └> denied
      └──> expired | voided
 
-An approval is good for exactly what was asked, once: the operation, the place, and the content before and after, by
-their digests. What is wanted of all that is its key, and only one open or granted approval has it: who asks the same
-joins, and who asks it of another content than that approval is about finds it void.
+An approval permits exactly one execution of the request: the operation, the path, and the content before and after, by
+their digests. The key identifies the request without the content before, and only one open or granted approval has a
+given key: an identical request joins that approval, and the same request over changed content voids it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 
 class Request(Value):
-    """What an agent wants to do, as far as an approval depends on it."""
+    """The part of an agent's operation that an approval depends on."""
 
     operation: str
-    place: str  # the path relative to the workspace, links resolved; "." is all of it
-    path: str  # the same as agents know it
-    to: str = ""  # where a move goes, or an apply
-    digest_before: str = ""  # of what is there now; "" for nothing
-    digest_after: str = ""  # of what shall be there; "" for nothing
-    size: int = 0  # of what shall be there, or of what goes
+    place: str  # path relative to the workspace, links resolved; "." is the whole workspace
+    path: str  # the same path as the agent sees it
+    to: str = ""  # destination of a move or apply
+    digest_before: str = ""  # of the present content; "" if there is none
+    digest_after: str = ""  # of the new content; "" if there is none
+    size: int = 0  # bytes of the new content, or of the deleted content
 
     def key(self, uid: str) -> str:
-        """What makes it the same wish, whatever is there by now."""
+        """Return the digest that identifies this request, independent of the present content."""
         parts = (uid, self.operation, self.place, self.to, self.digest_after)
         return sha256("\0".join(parts).encode(errors="surrogateescape")).hexdigest()[:32]
 
 
 class Approval(Value):
-    """A request that a person decides, or has decided."""
+    """A request that a person has to decide, or has decided."""
 
     approval_id: str
     workspace_id: str
@@ -54,23 +54,23 @@ class Approval(Value):
     digest_before: str
     digest_after: str
     size: int
-    rule: str  # why it is asked
+    rule: str  # the policy rule that asks
     key: str
     home: str
-    actor_id: str  # who asks
-    run_id: str  # in which run, if in any
+    actor_id: str  # the actor that asks
+    run_id: str  # the run that asks, or ""
     requested_at: str
     expires_at: float  # seconds since the epoch
-    whole: bool = False  # whether the preview shows everything; if not, granting it takes `unseen`
-    preview_lines: int = 0  # that there are, shown or not
-    preview_digest: str = ""  # SHA-256 of what is shown
+    whole: bool = False  # whether the preview is complete; if not, granting needs `unseen`
+    preview_lines: int = 0  # total number, shown or not
+    preview_digest: str = ""  # SHA-256 of the shown preview
     decided_at: str | None = None
     decided_by: str = ""
     comment: str = ""
 
     @property
     def id(self) -> str:
-        """The approval's id."""
+        """Return the approval's id."""
         return self.approval_id
 
 
@@ -92,7 +92,7 @@ DECISIONS = ("approval_granted", "approval_denied", "approval_expired", "approva
 def fold(
     record: dict[str, Any] | None, event_type: str, data: Mapping[str, Any], stream: str, actor: str, at: str
 ) -> dict[str, Any]:
-    """The approval's record after one more event; WrongStatus if somebody was quicker."""
+    """Return the approval's record after one more event; raise WrongStatus if another process decided first."""
     state = TABLE.get((record["state"] if record else "", event_type))
     if state is None:
         now = record["state"] if record else "absent"

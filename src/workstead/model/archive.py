@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Contents(Value):
-    """What an archive proved to hold."""
+    """The contents of an archive, as verified."""
 
     head: dict[str, object]
     summary: dict[str, object]
@@ -19,7 +19,7 @@ class Contents(Value):
     full_bytes: int
     members: int
     outside: list[tuple[str, str]]  # the first links that lead out of the workspace: name and target
-    pack: str = ""  # the digest of the objects that its repository borrows, if they are in it
+    pack: str = ""  # digest of the objects that its repository borrows, if the archive includes them
 
 
 class Archived(Value):
@@ -30,13 +30,13 @@ class Archived(Value):
     bytes: int
     digest: str  # sha256 of the file
     files: int
-    states: int  # how many it can be brought back to
-    snapshot_id: str  # the state that its files are
-    chain: list[dict[str, object]]  # the task's stream, how many events it had, and its last hash
+    states: int  # number of snapshots that can be restored
+    snapshot_id: str  # the snapshot that its files belong to
+    chain: list[dict[str, object]]  # the task's stream, its number of events, and its last hash
 
 
 class KnownArchive(Value):
-    """An archive that the log knows of."""
+    """An archive that the log records."""
 
     workspace_id: str
     path: str

@@ -10,20 +10,20 @@ if TYPE_CHECKING:
 
 
 class BackupRestored(Value):
-    """A home that was restored from a backup."""
+    """The result of restoring a home from a backup."""
 
     path: str
     number: int
     made_at: str
     position: int
     files: int
-    findings: list[str]  # what was mended afterwards
+    findings: list[str]  # repairs made after the restore
     left_out: list[str]
     torn: list[str]
 
 
 class KnownBackup(Value):
-    """A backup at a place."""
+    """A backup at a location."""
 
     number: int
     made_at: str

@@ -1,4 +1,4 @@
-"""What a door was asked for with a key, or to be done while nobody waits: written down, so that it is done once.
+"""A detached or idempotent request: recorded in the log, so that it is executed once, also without its caller.
 
 accepted ─> completed | failed | cancelled
 """
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 
 
 class Call(Value):
-    """One request of a caller, and what became of it."""
+    """One request of a caller, and its result."""
 
     call_id: str
     verb: str
-    workspace_id: str  # that it is about; "" if it is about none
+    workspace_id: str  # the workspace it concerns; "" if none
     state: str
     actor_id: str
     accepted_at: str
-    position: int = 0  # of its first event: what it caused comes after
+    position: int = 0  # of its first event: the events it caused come after
     ended_at: str | None = None
     answer: object = None
     error: dict[str, object] | None = None
-    key: str = ""  # a digest of the caller's key
-    body: str = ""  # a digest of what was asked
+    key: str = ""  # digest of the caller's idempotency key
+    body: str = ""  # digest of the request
     arguments: dict[str, object] = {}
-    detached: bool = False  # a process of its own does it
+    detached: bool = False  # executed by a process of its own
     agent_of: str | None = None
     home: str = ""
     pid: int = 0
@@ -37,7 +37,7 @@ class Call(Value):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, however."""
+        """Return whether it has ended, with any result."""
         return self.state != "accepted"
 
 
@@ -47,7 +47,7 @@ EVENTS = frozenset({"call_accepted", "call_started", "call_completed", "call_fai
 def fold(
     record: dict[str, Any] | None, event_type: str, data: Mapping[str, Any], actor_id: str, at: str
 ) -> dict[str, Any] | None:
-    """The call's record after one more event; an end stays what it is."""
+    """Return the call's record after one more event; a final state never changes."""
     if event_type == "call_accepted":
         return {**Call.__defaults__, **data, "state": "accepted", "actor_id": actor_id, "accepted_at": at}
     if record is None or record["state"] != "accepted":

@@ -1,4 +1,4 @@
-"""What differs between two states, and what giving it back would do."""
+"""Diffs between two states, and the plan and result of an apply."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from workstead.model.value import Value
 
 
 class Hunk(Value):
-    """A place in a file where lines differ, with three lines around it. Its id is that of its text and position."""
+    """A range of lines that differ, with three lines of context. Its id is derived from its text and position."""
 
     id: str
-    old_start: int  # the first line of it, counted from 1; of an empty part, the line before
+    old_start: int  # first line, counted from 1; for an empty range, the line before
     old_lines: int
     new_start: int
     new_lines: int
 
 
 class Change(Value):
-    """One changed path, relative to the part of the workspace that was compared (`work/` unless asked otherwise)."""
+    """One changed path, relative to the compared part of the workspace (default `work/`)."""
 
     path: str
-    status: str  # A added, M modified, D deleted, R renamed, T changed its kind
+    status: str  # A added, M modified, D deleted, R renamed, T type changed
     kind: str  # file, link, dir, other
     old_path: str = ""  # of a rename
     old_mode: int = 0
@@ -29,8 +29,8 @@ class Change(Value):
     added: int = 0  # lines
     removed: int = 0
     binary: bool = False
-    similarity: int = 0  # of a rename, in per cent
-    hunks: tuple[Hunk, ...] = ()  # of a text file that was modified, if text was asked for
+    similarity: int = 0  # of a rename, in percent
+    hunks: tuple[Hunk, ...] = ()  # of a modified text file, if text was requested
 
 
 class Diff(Value):
@@ -42,8 +42,8 @@ class Diff(Value):
 
     changes: tuple[Change, ...]
     patch: str = ""
-    hidden: int = 0  # changes inside `.git` directories, which are neither shown nor given back
-    truncated: bool = False  # the patch is over 64 MiB and ends before a file that does not fit; `patch` returns all
+    hidden: int = 0  # changes inside `.git` directories, neither shown nor applied
+    truncated: bool = False  # the patch is over 64 MiB and stops before a file that does not fit; `patch` returns all
 
     @property
     def added(self) -> int:
@@ -55,21 +55,21 @@ class Diff(Value):
 
 
 class FileChange(Value):
-    """Something that a watcher saw happen in a workspace."""
+    """A change in a workspace that a watcher saw."""
 
     workspace_id: str
     kind: str  # added, changed, deleted, renamed
     path: str  # as the agent sees it
     entry: str  # file, directory, link, other
-    from_path: str = ""  # of what was renamed; all below a directory moved along
+    from_path: str = ""  # of a rename; everything below a directory moved with it
     size: int = 0
-    by: str = "outside"  # run, owner (anybody through our verbs) or outside
+    by: str = "outside"  # run, owner (any caller through a verb) or outside
     who: str = ""  # the id of the run, or the actor of the verb
-    certain: bool = False  # whether it is known, or only that the run was active at the time
+    certain: bool = False  # whether the author is known, or only that the run was active at the time
 
 
 class Overlap(Value):
-    """Two workspaces of one origin that changed the same paths, each in its own way."""
+    """Two workspaces of one origin that changed the same paths in different ways."""
 
     workspace_id: str
     other_id: str
@@ -80,16 +80,16 @@ class Overlap(Value):
 
 
 class Step(Value):
-    """One thing to do in the target folder: put this there, or take away what is there."""
+    """One action in the target folder: write an entry, or delete one."""
 
     path: str
     action: str  # write, link, mkdir, chmod (of a directory), delete, rmdir
-    digest: str = ""  # content of a write, in the store
+    digest: str = ""  # content of a write, in the object store
     size: int = 0
     mode: int = 0o644
     mtime_ns: int = 0
     target: str = ""  # of a link
-    before: str = ""  # fingerprint of what the plan found there; "" for nothing
+    before: str = ""  # fingerprint of the entry found while planning; "" for none
     old_size: int = 0
     old_mtime_ns: int = 0
     old_mode: int = 0  # of a directory
@@ -97,7 +97,7 @@ class Step(Value):
 
 
 class Clash(Value):
-    """A path that both sides changed in ways that do not go together."""
+    """A path that both sides changed incompatibly."""
 
     path: str
     reason: str
@@ -105,16 +105,16 @@ class Clash(Value):
 
 
 class Plan(Value):
-    """What applying would do to the folder: computed first, shown, then done as a whole or not at all."""
+    """The actions of an apply on the folder: computed first, shown, then executed all or nothing."""
 
     steps: tuple[Step, ...]
     clashes: tuple[Clash, ...] = ()
-    refused: tuple[str, ...] = ()  # never given back: inside `.git`, devices and the like
-    same: int = 0  # changes that the folder has already
+    refused: tuple[str, ...] = ()  # never applied: paths inside `.git`, devices and other special files
+    same: int = 0  # changes that the folder already has
 
 
 class Undo(Value):
-    """How to take an applied plan back: the plan in the other direction."""
+    """The reverse plan of an applied plan."""
 
     folder: str
     plan: Plan
@@ -131,14 +131,14 @@ class Commit(Value):
 
 
 class Applied(Value):
-    """What was given back."""
+    """The result of an apply."""
 
-    operation_id: str  # empty if there was nothing to give
+    operation_id: str  # empty if there was nothing to apply
     target: str
     written: list[str]
     deleted: list[str]
     conflicts: list[str]  # written with conflict markers
-    refused: list[str]  # never given back: inside .git, devices
-    same: int  # changes that the origin had already
+    refused: list[str]  # never applied: paths inside .git, devices
+    same: int  # changes that the origin already had
     commit: str = ""
-    kept: list[str] = []  # copies, in the folder, of what the user saved in replaced files meanwhile
+    kept: list[str] = []  # copies, in the folder, of replaced files that the user saved during the apply

@@ -1,4 +1,4 @@
-"""What a caller may say about a new workspace: the keys of `--config`."""
+"""Configuration of a new workspace: the keys of `--config`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-# keys of the settings' section `sandbox` that a workspace may have stricter values of
+# keys of the settings' section `sandbox` for which a workspace may set stricter values
 RUN_LIMITS = ("default", "network", "timeout_seconds", "memory_mb", "processes", "file_mb", "output_mb")
-MAX_BYTES = 1024 * 1024  # the configuration is kept in the log, which is no place for files
+MAX_BYTES = 1024 * 1024  # the configuration is stored in the log, which must not hold files
 
 
 class GitIdentity(Value):
-    """Who commits in this workspace; `enabled` makes `work/` a repository if it is none."""
+    """The git author of this workspace; `enabled` makes `work/` a repository if it is not one."""
 
     enabled: bool = True
     user_name: str = "Workstead Agent"
@@ -29,19 +29,19 @@ class Share(Value):
     """Files that several workspaces see at /mnt/shares/NAME."""
 
     name: str
-    path: str | None = None  # a directory of the host, which only the owner may name; else an area of the task
+    path: str | None = None  # a host directory, which only the owner may set; None is a directory shared by the task
     mode: str = "ro"  # ro, rw
 
 
 class Config(Value):
     """The configuration of one workspace."""
 
-    max_size_mb: int | None = None  # what it may add to what it began with
-    max_files: int | None = None  # the same, counted in files and directories
-    max_file_mb: int | None = None  # of each file
+    max_size_mb: int | None = None  # quota: bytes added to the initial content, in MiB
+    max_files: int | None = None  # quota: files and directories added to the initial content
+    max_file_mb: int | None = None  # maximum size of one file
     allowed_operations: list[str] | None = None
-    policy: str | dict[str, object] | None = None  # a preset, or what differs from one; see model/policy.py
-    run_limits: dict[str, object] = {}  # stricter than the settings' `sandbox`, for runs that name no limit themselves
+    policy: str | dict[str, object] | None = None  # a preset, or differences from one; see model/policy.py
+    run_limits: dict[str, object] = {}  # stricter than the settings' `sandbox`, for runs that set no limit themselves
     git_config: GitIdentity | None = None
     claude_md: str | None = None
     agents_md: str | None = None
@@ -49,17 +49,18 @@ class Config(Value):
     repo_id: str | None = None
     repo_name: str | None = None
     shares: list[Share] = []
-    mailbox: bool | None = None  # whether runs can write to the other workspaces of the task, and read what they wrote
+    mailbox: bool | None = None  # whether runs can exchange messages with the other workspaces of the task
     task_spec: dict[str, object] = {}
     context: dict[str, object] = {}
 
     def stated(self) -> dict[str, Any]:
-        """Only what was said, as JSON: this goes into the log."""
+        """Return only the keys that were set, as JSON for the log."""
         return {key: value for key, value in self.as_dict().items() if value not in (None, {}, [])}
 
 
 def parse_config(given: Mapping[str, Any], *, defaults: Mapping[str, Any] | None = None) -> Config:
-    """Check every key and value, and say which one is wrong; `defaults` stand where nothing was said."""
+    """Validate every key and value and return the configuration; `defaults` apply to missing keys. Raise `Invalid` with
+    the wrong key."""
     if not isinstance(given, dict):
         raise InvalidConfig("the configuration is not a JSON object", hint="as in --config '{\"max_size_mb\": 500}'")
     for key in given:
@@ -78,7 +79,8 @@ def parse_config(given: Mapping[str, Any], *, defaults: Mapping[str, Any] | None
 
 
 def _json_bytes(key: str, value: Any) -> int:
-    """How long a value is in JSON; refuses what JSON or UTF-8 cannot hold, for the workspace's files are both."""
+    """Return the length of a value as JSON; refuse values that JSON or UTF-8 cannot represent, since the workspace's
+    files are both."""
     import json
 
     try:

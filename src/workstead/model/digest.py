@@ -1,7 +1,8 @@
-"""Digests of small things, without the two milliseconds that loading OpenSSL takes.
+"""Digests of small inputs, without the two milliseconds that loading OpenSSL takes.
 
-`hashlib` prefers OpenSSL, which wins on megabytes. Events, keys and metadata are some hundred bytes: for these the
-interpreter's own functions are as fast, and there at once. They have moved between modules, hence the search.
+`hashlib` prefers OpenSSL, which is faster on megabytes. Events, keys and metadata have a few hundred bytes: for these
+the interpreter's built-in functions are as fast and load instantly. Their module differs between Python versions, hence
+the search.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Change a text by saying what stands there and what shall: the way in which models edit files."""
+"""Edit a text by search and replace: each edit quotes the old text and states the new text, as models do."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Edit(Value):
-    """One replacement; the old text is matched exactly, or else line by line without regard to indentation."""
+    """One replacement; the old text must match exactly, or else line by line ignoring indentation."""
 
     old: str
     new: str
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
-    """The text after all edits, one after the other. Lines end with a newline only, also where they had a return."""
+    """Return the text after all edits, applied in order. CRLF line endings become LF."""
     text = _unix(text)
     for number, edit in enumerate(edits, 1):
         old, new = _unix(edit.old), _unix(edit.new)
@@ -38,7 +38,7 @@ def _unix(text: str) -> str:
 
 
 def _replace_lines(text: str, old: str, new: str) -> str | None:
-    """Replace the first lines that differ from `old` only in the space around them; None if there are none."""
+    """Replace the first lines that differ from `old` only in surrounding whitespace; return None if there are none."""
     lines, wanted = text.split("\n"), old.split("\n")
     bare = [line.strip() for line in wanted]
     for at in range(len(lines) - len(wanted) + 1):
@@ -50,7 +50,7 @@ def _replace_lines(text: str, old: str, new: str) -> str | None:
 
 
 def _indented(new: list[str], old: list[str], indent: str) -> list[str]:
-    """The new lines at the place of the old ones: moved as far to the right as the first of those stands."""
+    """Return the new lines with the indentation of the old ones: shifted right as far as the first old line."""
     result = [indent + new[0].lstrip()]
     for number, line in enumerate(new[1:], 1):
         was = _indent(old[number]) if number < len(old) else ""
@@ -64,7 +64,7 @@ def _indent(line: str) -> str:
 
 
 class Edited(Value):
-    """What an edit did, or would do."""
+    """The result of an edit, or of its dry run."""
 
     before: str
     after: str

@@ -1,4 +1,4 @@
-"""What a run was asked to keep to, and by what it was held: a value for the event, `aw show` and JSON."""
+"""The limits requested for a run and the mechanisms that enforced them: a value for the event, `aw show` and JSON."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ GIB = 1 << 30
 
 
 class Limits(Value):
-    """What one run may use; None is no limit."""
+    """Resource limits of one run; None is no limit."""
 
     wall_seconds: float | None = None
     grace_seconds: float = 5.0  # between SIGTERM and SIGKILL
-    memory_bytes: int | None = None  # of all its processes, files in /tmp and /dev/shm included
-    processes: int | None = None  # threads count
-    open_files: int | None = None  # of each process
+    memory_bytes: int | None = None  # of all its processes, including files in /tmp and /dev/shm
+    processes: int | None = None  # threads included
+    open_files: int | None = None  # per process
     cpus: float | None = None
-    file_bytes: int | None = None  # of each file
-    disk_bytes: int | None = None  # how far the free space of the workspace's disk may fall while it runs
-    disk_free_bytes: int | None = None  # the free space below which it is stopped
-    quota_bytes: int | None = None  # what the workspace may take in all, its own files only
+    file_bytes: int | None = None  # per file
+    disk_bytes: int | None = None  # how much of the disk's free space it may use up while it runs
+    disk_free_bytes: int | None = None  # free space below which the run is stopped
+    quota_bytes: int | None = None  # total size of the workspace's own files
     quota_files: int | None = None
-    output_bytes: int | None = 64 * MIB  # kept; what comes after is counted and dropped
+    output_bytes: int | None = 64 * MIB  # stored; further output is counted and dropped
     needs_cgroup: bool = (
-        True  # memory and processes by a control group, or not at all; else a per-process rlimit will do
+        True  # require a control group for memory and processes; if False, a per-process rlimit is an accepted fallback
     )
 
     @property
     def stops_at_quota(self) -> bool:
-        """Whether somebody has to watch what the workspace takes."""
+        """Return whether the supervisor has to measure the workspace's size while it runs."""
         return self.quota_bytes is not None or self.quota_files is not None
 
 
 class Enforcement(Value):
-    """Which walls stood around a run, each by the names of what held it; an empty tuple is no wall."""
+    """The confinement of a run: the mechanisms that enforced each restriction; an empty tuple means no restriction."""
 
     sandbox: str
     files: tuple[str, ...] = ()
     network: tuple[str, ...] = ()
     processes: tuple[str, ...] = ()
     kernel: tuple[str, ...] = ()
-    execute: tuple[str, ...] = ()  # what keeps files of the workspace from being executed, where its policy denies that
+    execute: tuple[str, ...] = ()  # mechanisms that block execution of workspace files, where the policy denies it
     limits: dict[str, tuple[str, ...]] = {}
-    uid: int | None = None  # the host's user behind the run; None is whoever started it
-    landlock: int = 0  # version of the interface found and used
-    notes: tuple[str, ...] = ()  # what a reader should know: weaker than usual, and why
+    uid: int | None = None  # host user of the run; None is the user that started it
+    landlock: int = 0  # Landlock ABI version found and used
+    notes: tuple[str, ...] = ()  # warnings for the reader: weaker than usual, and why

@@ -1,8 +1,8 @@
-"""Facts about workspaces: what is written to the log, never to be changed.
+"""Events: the immutable facts about workspaces that are written to the log.
 
 An event is named `noun_happened`. `workspace_creating` is an intent, `workspace_created` the fact, and
 `workspace_create_failed` its opposite; an intent is written where a crash would leave something to finish or undo.
-A new meaning is a new name, a new field has a default. Events hold no output, file content or secret.
+A new meaning needs a new name; a new field needs a default. Events hold no output, file content or secret.
 """
 
 from __future__ import annotations
@@ -29,48 +29,48 @@ class Event(Value):
 
 
 class Fact(Value):
-    """Base of what happened, before the log gives it a position, a time and a hash."""
+    """Base of all events of a workspace, before the log adds position, time and hash."""
 
     workspace_id: str
     agent_id: str
-    uid: str  # the incarnation: an id may be destroyed and made anew, its uid is never seen again
+    uid: str  # unique per incarnation: an id may be used again after a destroy, a uid never
 
 
 class WorkspacePlanned(Fact):
-    """The id is taken; files are made at first use."""
+    """The id is reserved; the files are created at first use."""
 
     workspace_path: str
     source: str
     config: dict[str, object]
     home: str
-    policy: dict[str, object] = {}  # what agents may do, from the settings and the configuration of that time
-    host: str = ""  # the name of the machine that has the files, for homes that share a log
+    policy: dict[str, object] = {}  # the policy of agents, from the settings and configuration at that time
+    host: str = ""  # name of the machine that has the files, for homes that share a log
 
 
 class WorkspaceCreating(Fact):
-    """We are about to build the workspace."""
+    """Intent: the workspace is about to be created."""
 
     workspace_path: str
     source: str
     config: dict[str, object]
     home: str
-    policy: dict[str, object] = {}  # what agents may do, from the settings and the configuration of that time
-    host: str = ""  # the name of the machine that has the files, for homes that share a log
+    policy: dict[str, object] = {}  # the policy of agents, from the settings and configuration at that time
+    host: str = ""  # name of the machine that has the files, for homes that share a log
 
 
 class WorkspaceCreated(Fact):
-    """The workspace stands at its path."""
+    """The workspace exists at its path."""
 
     workspace_path: str
     source: str
     config: dict[str, object]
     filled: dict[str, object] = {}
     metadata_digest: str = ""
-    base: str = ""  # the state that it begins with
+    base: str = ""  # the initial state
 
 
 class WorkspaceCreateFailed(Fact):
-    """The workspace could not be built; `kept` says whether an empty one stays for inspection."""
+    """Creating the workspace failed; `kept` tells whether an empty one stays for inspection."""
 
     workspace_path: str
     code: str
@@ -79,7 +79,7 @@ class WorkspaceCreateFailed(Fact):
 
 
 class WorkspaceDestroying(Fact):
-    """We are about to move the workspace to the trash."""
+    """Intent: the workspace is about to be moved to the trash."""
 
     workspace_path: str
     trash_path: str
@@ -99,13 +99,13 @@ class WorkspaceCleanup(Fact):
 
 
 class WorkspaceDestroyFailed(Fact):
-    """The workspace could not be moved to the trash; it is as it was."""
+    """The workspace could not be moved to the trash; it is unchanged."""
 
     reason: str
 
 
 class WorkspaceRestoring(Fact):
-    """We are about to bring the workspace back from the trash."""
+    """Intent: the workspace is about to be restored from the trash."""
 
     workspace_path: str
     trash_path: str
@@ -122,74 +122,74 @@ class WorkspaceRestored(Fact):
 
 
 class WorkspaceRestoreFailed(Fact):
-    """The workspace could not be brought back; it is still in the trash."""
+    """The workspace could not be restored; it is still in the trash."""
 
     reason: str
 
 
 class WorkspacePurging(Fact):
-    """We are about to delete the trashed files for good."""
+    """Intent: the trashed files are about to be deleted permanently."""
 
     trash_path: str
     operation_id: str
 
 
 class WorkspacePurged(Fact):
-    """The trashed files are deleted."""
+    """The trashed files are deleted permanently."""
 
     trash_path: str
     operation_id: str
 
 
 class WorkspacePinned(Fact):
-    """No sweep takes the workspace, whatever its age."""
+    """The workspace is pinned: no sweep deletes it, whatever its age."""
 
     reason: str = ""
 
 
 class WorkspaceUnpinned(Fact):
-    """Sweeps may take the workspace again."""
+    """The workspace is no longer pinned: sweeps may delete it again."""
 
 
 class QuotaWarned(Fact):
-    """The workspace came over four fifths of what it may take; said once for each time that it does."""
+    """The workspace exceeded 80 % of its quota; recorded once each time that it does."""
 
     limit: str  # size, files, task, total
     used: int
     allowed: int
-    run_id: str = ""  # of the run that grew it, if one did
+    run_id: str = ""  # the run that made it grow, if any
 
 
 class QuotaExceeded(Fact):
-    """The workspace may not grow any more, until something in it is deleted."""
+    """The workspace reached its quota and cannot grow until files in it are deleted."""
 
     limit: str  # size, files, task, total
     used: int
     allowed: int
     run_id: str = ""
-    path: str = ""  # what was to be written, if it was through us
+    path: str = ""  # the path of the refused write, if it came through a verb
 
 
 class WorkspaceArchived(Fact):
-    """An archive of the workspace was written; the workspace is as it was."""
+    """An archive of the workspace was written; the workspace is unchanged."""
 
     path: str  # a file or an s3:// URL
     bytes: int
     digest: str  # sha256 of the archive
     files: int
     states: int
-    snapshot_id: str  # the state that its files are
-    chain: list[dict[str, object]]  # where the task's stream ended then
+    snapshot_id: str  # the snapshot that its files belong to
+    chain: list[dict[str, object]]  # the end of the task's stream at that time
 
 
 class FileFact(Fact):
-    """Base of what was done to files through us. Paths are public ones: as the agent sees them."""
+    """Base of file operations through a verb. Paths are public: as the agent sees them."""
 
     path: str
 
 
 class FileRead(FileFact):
-    """Bytes of a file were handed out."""
+    """Content of a file was returned to a caller."""
 
     size: int
     digest: str
@@ -197,8 +197,8 @@ class FileRead(FileFact):
 
 
 class FileChange(FileFact):
-    """Base of changes that may take something away. An agent's can be taken back: `before` is a state with what was
-    there, and `places` are the paths in it."""
+    """Base of file changes that may lose content. A change by an agent can be undone: `before` is a snapshot of the old
+    content, and `places` are the paths in it."""
 
     operation_id: str = ""
     before: str = ""
@@ -206,7 +206,7 @@ class FileChange(FileFact):
 
 
 class FileWritten(FileChange):
-    """A file got new content; written down before the new content takes its name, so that no change is missed."""
+    """A file got new content; recorded before the new content is renamed into place, so that no change is missed."""
 
     size: int
     digest: str
@@ -214,7 +214,7 @@ class FileWritten(FileChange):
 
 
 class FileDeleted(FileChange):
-    """A file, link or directory was removed."""
+    """A file, link or directory was deleted."""
 
     kind: str
     size: int
@@ -222,7 +222,7 @@ class FileDeleted(FileChange):
 
 
 class FileMoved(FileChange):
-    """A file, link or directory got another name."""
+    """A file, link or directory was renamed."""
 
     to: str
     kind: str
@@ -231,17 +231,17 @@ class FileMoved(FileChange):
 
 
 class DirectoryMade(FileFact):
-    """A directory was made, with its parents if they were missing."""
+    """A directory was created, with missing parents."""
 
 
 class FileChangeFailed(FileFact):
-    """The change that the event before announced did not happen after all."""
+    """The change that the previous event announced did not happen."""
 
     reason: str
 
 
 class ApprovalRequested(Fact):
-    """An agent wants to do what its policy leaves to a person; the preview is kept beside the log."""
+    """An agent requested an operation that its policy lets a person decide; the preview is stored beside the log."""
 
     approval_id: str
     operation: str
@@ -252,57 +252,57 @@ class ApprovalRequested(Fact):
     digest_after: str
     size: int
     rule: str
-    key: str  # the same for the same wish
+    key: str  # equal for equal requests
     home: str
     run_id: str
     expires_at: float
-    whole: bool = False  # whether the preview shows everything
-    preview_lines: int = 0  # that there are, shown or not
-    preview_digest: str = ""  # of what is shown
+    whole: bool = False  # whether the preview is complete
+    preview_lines: int = 0  # total number, shown or not
+    preview_digest: str = ""  # of the shown preview
 
 
 class ApprovalFact(Fact):
-    """Base of what became of a request."""
+    """Base of the events that decide or end an approval."""
 
     approval_id: str
 
 
 class ApprovalGranted(ApprovalFact):
-    """Somebody said yes, to exactly what was asked and once."""
+    """A person approved exactly this request, for one use."""
 
     comment: str = ""
-    expires_at: float = 0.0  # when the grant ends if nobody uses it
+    expires_at: float = 0.0  # when an unused grant expires
 
 
 class ApprovalDenied(ApprovalFact):
-    """Somebody said no."""
+    """A person denied the request."""
 
     comment: str = ""
 
 
 class ApprovalExpired(ApprovalFact):
-    """Nobody answered in time, or nobody used the answer."""
+    """The request was not answered in time, or the grant was not used in time."""
 
 
 class ApprovalVoided(ApprovalFact):
-    """What was asked for is not there any more: its content changed meanwhile."""
+    """The approval is void: the content it was requested for has changed since."""
 
     reason: str
 
 
 class ApprovalUsed(ApprovalFact):
-    """What was approved is being done; it cannot be done again."""
+    """The approved operation is being executed; the approval cannot be used again."""
 
 
 class PolicyChanged(Fact):
-    """The owner changed what agents may do in the workspace."""
+    """The owner changed the policy of the workspace."""
 
     policy: dict[str, object]
     comment: str = ""
 
 
 class FileChanged(FileFact):
-    """The watcher saw something change, whoever did it."""
+    """The watcher saw a file change, made by any process."""
 
     kind: str  # added, changed, deleted, renamed
     entry: str  # file, directory, link, other
@@ -314,31 +314,31 @@ class FileChanged(FileFact):
 
 
 class WatchStarted(Fact):
-    """A watcher in the background writes down what changes in the workspace."""
+    """A background watcher began to record file changes of the workspace."""
 
     mechanism: str  # inotify, or scanning
     home: str
 
 
 class WatchWeakened(Fact):
-    """The watcher goes on by a weaker mechanism, for the reason given."""
+    """The watcher fell back to a weaker mechanism, for the reason given."""
 
     mechanism: str
     reason: str
 
 
 class WatchStopping(Fact):
-    """The watcher was asked to end."""
+    """The watcher was asked to stop."""
 
 
 class WatchStopped(Fact):
-    """Nobody writes down what changes any more."""
+    """The watcher stopped: file changes are no longer recorded."""
 
     reason: str
 
 
 class PathsOverlap(Fact):
-    """Two workspaces of one origin changed the same paths; said once for each pair and path."""
+    """Two workspaces of one origin changed the same paths; recorded once for each pair and path."""
 
     other_id: str
     other_uid: str
@@ -347,13 +347,13 @@ class PathsOverlap(Fact):
 
 
 class RunFact(Fact):
-    """Base of what happened to a run."""
+    """Base of the events of a run."""
 
     run_id: str
 
 
 class RunStarting(RunFact):
-    """A command is about to be started."""
+    """Intent: a command is about to be started."""
 
     command: list[str]
     sandbox: str
@@ -363,18 +363,18 @@ class RunStarting(RunFact):
     concurrent: bool = False
     snapshot_before: str | None = None
     metadata_digest: str = ""
-    box: str = ""  # a box for many commands, and the digest of what it was built with; "" is an ordinary run
+    box: str = ""  # digest of the configuration of a command server for many commands; "" is an ordinary run
 
 
 class RunStarted(RunFact):
-    """The command runs behind its walls, and `enforcement` says which."""
+    """The command is running in its sandbox; `enforcement` lists the restrictions."""
 
     pid: int
     enforcement: dict[str, object]
 
 
 class RunEnd(RunFact):
-    """Base of how a run ended: nothing of it is alive any more."""
+    """Base of the end of a run: none of its processes is alive."""
 
     exit_code: int
     reason: str = ""
@@ -394,15 +394,15 @@ class RunFailed(RunEnd):
 
 
 class RunCancelled(RunEnd):
-    """Somebody stopped the run."""
+    """The run was stopped on request."""
 
 
 class RunTimedOut(RunEnd):
-    """The run took longer than it was given."""
+    """The run exceeded its timeout."""
 
 
 class NetworkDenied(RunFact):
-    """The proxy refused a request of the run, or several of a kind since the last such event."""
+    """The proxy refused a request of the run, or several of the same kind since the last such event."""
 
     host: str
     reason: str
@@ -410,7 +410,7 @@ class NetworkDenied(RunFact):
 
 
 class CommandCompleted(RunFact):
-    """A command in a box that is kept ended, however it ended."""
+    """A command in a kept sandbox (`run --keep`) ended, with any result."""
 
     command: list[str]
     exit_code: int
@@ -421,27 +421,28 @@ class CommandCompleted(RunFact):
 
 
 class WorkspaceRelayered(Fact):
-    """A fork made the workspace's changes a layer that both share; what it holds is the same."""
+    """A fork turned the workspace's changes into a layer that both share; the content is the same."""
 
     filled: dict[str, object]
 
 
 class WorkspaceRebased(Fact):
-    """An apply that a fork had counted as given back was undone: its changes are counted from before it again."""
+    """An apply that a fork had counted as done was undone: the fork's changes are compared with the base before it
+    again."""
 
     base: str
-    undone: str  # the operation
+    undone: str  # the undone operation
 
 
 class WorkspaceMended(Fact):
-    """`aw repair` wrote `.aw/` anew, or brought back the files of a workspace whose directory was lost."""
+    """`aw repair` rewrote `.aw/`, or restored the files of a workspace whose directory was lost."""
 
     metadata_digest: str
-    restored_from: str = ""  # the snapshot that the files were brought back from; "" if only `.aw/` was written
+    restored_from: str = ""  # the snapshot that the files were restored from; "" if only `.aw/` was rewritten
 
 
 class MessageSent(Fact):
-    """Somebody wrote to the workspace, through us; what is in its mailbox."""
+    """A message was delivered to the workspace's mailbox through a verb."""
 
     message_id: str
     sender: str  # an agent of the task, or "owner"
@@ -450,7 +451,7 @@ class MessageSent(Fact):
 
 
 class SnapshotTaken(Fact):
-    """A state of the workspace was kept."""
+    """A snapshot of the workspace was taken."""
 
     snapshot_id: str
     root: str
@@ -464,7 +465,7 @@ class SnapshotTaken(Fact):
 
 
 class SnapshotImported(Fact):
-    """A state came with an archive; `taken_at` and `archived_id` are what they were where it was taken."""
+    """A snapshot was imported with an archive; `taken_at` and `archived_id` are the original values."""
 
     snapshot_id: str
     root: str
@@ -480,13 +481,13 @@ class SnapshotImported(Fact):
 
 
 class SnapshotDropped(Fact):
-    """A kept state was given up, by retention."""
+    """Retention deleted a snapshot."""
 
     snapshot_id: str
 
 
 class SnapshotRestoring(Fact):
-    """We are about to bring a state back; `before` is the snapshot of the present."""
+    """Intent: a snapshot is about to be restored; `before` is the snapshot of the present state."""
 
     snapshot: str
     root: str
@@ -497,7 +498,7 @@ class SnapshotRestoring(Fact):
 
 
 class SnapshotRestored(Fact):
-    """The workspace, or the paths named, are what they were."""
+    """The workspace, or the named paths, have the content of the snapshot again."""
 
     snapshot: str
     root: str
@@ -510,21 +511,21 @@ class SnapshotRestored(Fact):
 
 
 class SnapshotRestoreFailed(Fact):
-    """The state could not be brought back; the workspace is as it was."""
+    """The snapshot could not be restored; the workspace is unchanged."""
 
     operation_id: str
     reason: str
 
 
 class ChangesApplying(Fact):
-    """We are about to give changes back to the origin, or to take them back."""
+    """Intent: changes are about to be applied to the origin, or an apply is about to be undone."""
 
     target: str
     operation_id: str
     paths: list[str]
     before: str
     undoes: str = ""
-    next_base: str = ""  # what the base will be when it is done
+    next_base: str = ""  # the base after the apply
 
 
 class ChangesApplied(Fact):
@@ -537,22 +538,22 @@ class ChangesApplied(Fact):
     base_before: str
     before: str = ""
     undoes: str = ""
-    commit: str = ""  # where the branch is now
+    commit: str = ""  # the commit that the branch points to now
     steps: int = 0
-    cover: str = ""  # what it replaced in the folder that the workspace lies on, for states from before it
-    kept: list[str] = []  # copies, in the folder, of what the user saved in replaced files meanwhile
+    cover: str = ""  # content that it replaced in the folder below the workspace, for snapshots taken before it
+    kept: list[str] = []  # copies, in the folder, of replaced files that the user saved during the apply
 
 
 class ChangesApplyFailed(Fact):
-    """The changes could not be given back; the origin is as it was."""
+    """The changes could not be applied; the origin is unchanged."""
 
     operation_id: str
     reason: str
-    kept: list[str] = []  # copies, in the folder, of what the user saved meanwhile
+    kept: list[str] = []  # copies, in the folder, of files that the user saved during the apply
 
 
 class TokenCreated(Fact):
-    """Somebody may speak for the workspace with a token, of which only the digest is known."""
+    """A token for the workspace was created; only its digest is stored."""
 
     token_id: str
     digest: str
@@ -561,19 +562,19 @@ class TokenCreated(Fact):
 
 
 class TokenRevoked(Fact):
-    """A token is good no more."""
+    """A token was revoked and is no longer valid."""
 
     token_id: str
 
 
 class RaceFact(Value):
-    """Base of what happened to a race."""
+    """Base of the events of a race."""
 
     race_id: str
 
 
 class RaceStarted(RaceFact):
-    """Workspaces of one origin were made, and the same is about to be tried in each."""
+    """Workspaces of one source were created, and the same task is about to be tried in each."""
 
     source: str
     workspaces: list[str]
@@ -594,31 +595,31 @@ class RaceRunStarted(RaceFact):
 
 
 class RaceEnded(RaceFact):
-    """All have run, or somebody stopped them: how they compare, the best first."""
+    """All runs of the race ended or were stopped: the ranking, best first."""
 
     state: str  # ended, stopped
     lanes: list[dict[str, object]]
-    shared: list[dict[str, object]] = []  # paths that several changed
+    shared: list[dict[str, object]] = []  # paths that several workspaces changed
 
 
 class RaceSettled(RaceFact):
-    """What was done with the winner and with the others."""
+    """The race is settled: the winner may have been applied and the other workspaces destroyed."""
 
-    applied: str = ""  # the operation that gave the winner's changes back
-    destroyed: list[str] = []  # workspaces that went to the trash
+    applied: str = ""  # the operation that applied the winner's changes
+    destroyed: list[str] = []  # workspaces moved to the trash
 
 
 class CallFact(Value):
-    """Base of what happened to a call."""
+    """Base of the events of a detached or idempotent request."""
 
     call_id: str
 
 
 class CallAccepted(CallFact):
-    """A door was asked for something that is to be done once, also if whoever does it dies."""
+    """A door accepted a request that has to be executed exactly once, also if the executing process dies."""
 
     verb: str
-    workspace_id: str  # "" if it is about none
+    workspace_id: str  # "" if it concerns none
     key: str
     body: str
     arguments: dict[str, object] = {}
@@ -629,30 +630,30 @@ class CallAccepted(CallFact):
 
 
 class CallStarted(CallFact):
-    """A process of its own does the call."""
+    """A process of its own executes the request."""
 
     pid: int
     start_time: int
 
 
 class CallCompleted(CallFact):
-    """It is done."""
+    """The request completed."""
 
     answer: object
 
 
 class CallFailed(CallFact):
-    """It was refused, or could not be done."""
+    """The request was refused or failed."""
 
     error: dict[str, object]
 
 
 class CallCancelled(CallFact):
-    """Somebody stopped it, and what it had begun was undone."""
+    """The request was cancelled, and its partial effects were undone."""
 
 
 class HomeAdopted(Value):
-    """The home works at another place than before: it was moved, copied or restored. Its records have the new paths."""
+    """The home was moved, copied or restored to another path. Its records have the new paths."""
 
     home: str
     from_path: str
@@ -662,12 +663,12 @@ class HomeAdopted(Value):
 
 
 class LogRebuilt(Value):
-    """The log was lost or damaged, and made anew from what was whole and what lies beside it."""
+    """The log was lost or damaged, and was rebuilt from its intact events and from files beside it."""
 
     kept_as: str  # the damaged file
     events: int  # in the new log
-    damaged: int  # events in the old log that could not be used
-    workspaces: int  # that the new log has
+    damaged: int  # unusable events in the old log
+    workspaces: int  # in the new log
 
 
 FACTS: tuple[type[Value], ...] = (
@@ -744,7 +745,7 @@ FACTS: tuple[type[Value], ...] = (
 )
 
 
-# What the log's reserve of space is for: it frees space, or ends a step that was begun and would be left open.
+# Events that may use the log's reserve of disk space: they free space, or end a step that would stay unfinished.
 ON_A_FULL_DISK = (
     WorkspaceCreateFailed,
     WorkspaceDestroying,
@@ -765,7 +766,7 @@ ON_A_FULL_DISK = (
 
 
 def type_name(cls: type[Value]) -> str:
-    """`WorkspaceCreated` is written `workspace_created`."""
+    """Return the event type of a class: `WorkspaceCreated` is `workspace_created`."""
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in cls.__name__)[1:]
 
 
@@ -773,17 +774,17 @@ EVENT_TYPES: dict[type[Value], str] = {cls: type_name(cls) for cls in FACTS}
 
 
 class Caller(Value):
-    """Who asks, and on behalf of what: goes into every event that the call causes."""
+    """The caller of a verb and the context of the call: recorded with every event that the call causes."""
 
     actor_id: str = "owner"
     correlation_id: str = ""
     causation_id: str = ""
-    # None is the owner, whose word is enough. An agent is judged by the policy of the workspace that it acts on, and
-    # has only this one; "" is an agent that was given no workspace and may ask for any.
+    # None is the owner, who needs no permission. An agent is judged by the policy of the workspace that it acts on, and
+    # has access to this workspace only; "" is an agent without a workspace, which may ask for any.
     agent_of: str | None = None
-    run_id: str = ""  # the run that an agent asks from
-    wait_seconds: float = 0.0  # how long it waits for an approval; 0 is to be told at once that one is needed
+    run_id: str = ""  # the run that the agent calls from
+    wait_seconds: float = 0.0  # how long to wait for an approval; 0 returns at once with the error that one is needed
 
     def metadata(self) -> dict[str, Any]:
-        """The ids that tie an event to what caused it."""
+        """Return the ids that link an event to its cause."""
         return {"correlation_id": self.correlation_id or None, "causation_id": self.causation_id or None}

@@ -1,4 +1,4 @@
-"""The reason why a run was denied something."""
+"""Explanations: why a run was denied something."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from workstead.model.value import Value
 
 
 class Denial(Value):
-    """Something that the run wanted and did not get."""
+    """A resource or operation that the run was denied."""
 
     kind: str  # execute network memory processes time disk output file_size system_call start
     what: str
@@ -15,7 +15,7 @@ class Denial(Value):
 
 
 class Explanation(Value):
-    """What was enforced, and what was denied."""
+    """The restrictions of a run, and its denials."""
 
     run_id: str
     workspace_id: str

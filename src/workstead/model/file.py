@@ -10,20 +10,20 @@ if TYPE_CHECKING:
 
 
 class Stat(Value):
-    """What is at a path; a link is itself and not its target."""
+    """Metadata of the entry at a path; a link is not followed."""
 
     kind: str  # file directory link fifo socket device
     size: int
-    allocated: int  # bytes on the disk; a sparse file has fewer than its size
+    allocated: int  # bytes on disk; less than the size for a sparse file
     mode: int  # permission bits
     mtime: float
     atime: float = 0.0
-    born: float = 0.0  # 0 where the file system does not know
-    target: str | None = None  # the text of a link
+    born: float = 0.0  # 0 if the file system does not record it
+    target: str | None = None  # target of a link
 
 
 class Entry(Value):
-    """One name in a directory."""
+    """One entry of a directory."""
 
     name: str
     kind: str
@@ -33,30 +33,30 @@ class Entry(Value):
 
 
 class Gone(Value):
-    """What a delete or move took away from a path."""
+    """The entry that a delete or move removed from a path."""
 
     kind: str
     size: int
     digest: str | None = None  # of a regular file that is not too large
-    entries: int = 1  # names removed, with everything below
+    entries: int = 1  # number of entries removed, with all below
 
 
 class Found(Value):
-    """The paths that a search by name found, from the directory that was searched."""
+    """Paths found by a search by name, relative to the searched directory."""
 
     paths: list[str]
     truncated: bool  # there were more than `max_matches`
 
 
 class Named(Value):
-    """Something that has a name below the directory that was searched."""
+    """An entry below the searched directory, by its path."""
 
     path: str
     kind: str  # as in a listing: file directory link fifo socket device
 
 
 class Match(Value):
-    """A line that holds what was looked for."""
+    """A line that contains the search text."""
 
     path: str
     line: int  # counted from 1
@@ -64,7 +64,7 @@ class Match(Value):
 
 
 class Matches(Value):
-    """What a search by content found, and what it did not look into."""
+    """The result of a search by content, and the number of skipped files."""
 
     matches: list[Match]
     truncated: bool
@@ -74,7 +74,7 @@ class Matches(Value):
 
 
 class Tree(Value):
-    """A nested listing (directory: dict, file: "file") and what was left out of it."""
+    """A nested listing (directory: dict, file: "file") and the number of entries left out."""
 
     tree: dict[str, Any]
     files: int
@@ -85,10 +85,10 @@ class Tree(Value):
 
 
 class Written(Value):
-    """What a write did; digests are SHA-256 in hexadecimal."""
+    """The result of a write; digests are SHA-256 in hexadecimal."""
 
     size: int
     digest: str
     size_before: int | None = None  # None: there was no file
-    digest_before: str | None = None  # None also when the old file was too large or not readable
-    tag: str = ""  # what tells this content from what the file becomes: the digest, or a mark of a large file
+    digest_before: str | None = None  # None also if the old file was too large or not readable
+    tag: str = ""  # identifies this version of the content: the digest, or for a large file a mark of its metadata

@@ -6,7 +6,7 @@ from workstead.model.value import Value
 
 
 class Probe(Value):
-    """One capability."""
+    """One capability of this machine, and whether it works."""
 
     name: str
     ok: bool
@@ -16,15 +16,15 @@ class Probe(Value):
 
 
 class Finding(Value):
-    """Something that was not as it should be, and what was done about it."""
+    """A problem, and how it was repaired."""
 
     what: str
     done: str
 
 
 class Damage(Value):
-    """One thing that is not as it was written."""
+    """One damaged file or directory: its content is not as it was written."""
 
     what: str  # the file or directory, and what is wrong with it
-    affects: list[str]  # workspaces and snapshots that stand on it
+    affects: list[str]  # workspaces and snapshots that depend on it
     remedy: str

@@ -1,4 +1,4 @@
-"""A virtual machine that is mounted around a workspace."""
+"""A running virtual machine of a workspace."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from workstead.model.value import Value
 
 
 class Mounted(Value):
-    """A workspace that is mounted in a machine."""
+    """A workspace in a running virtual machine."""
 
     workspace_id: str
     mode: str  # vm/kvm or vm/tcg
-    public_mount: str  # where it is in there
+    public_mount: str  # its path in the guest
     memory_mb: int
     cpus: int
     started_at: float
-    warm: bool  # started from a saved state
-    busy: bool  # whether a command runs in it
-    pid: int  # of the process that keeps it
+    warm: bool  # started from a saved VM state
+    busy: bool  # whether a command is running in it
+    pid: int  # of the VM daemon
     notes: tuple[str, ...] = ()

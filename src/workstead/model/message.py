@@ -6,10 +6,10 @@ from workstead.model.value import Value
 
 
 class Message(Value):
-    """What somebody wrote to a workspace."""
+    """A message to a workspace."""
 
     id: str
     sender: str  # an agent of the task, or "owner"
-    sent_at: float  # seconds since the epoch, by the clock of whoever wrote it
+    sent_at: float  # seconds since the epoch, by the sender's clock
     size: int
-    text: str  # the beginning, if it is long
+    text: str  # truncated if long

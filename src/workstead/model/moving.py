@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def is_below(path: str, directory: str) -> bool:
-    """Whether a path is a directory or lies in it."""
+    """Return whether a path is the directory or lies below it."""
     return path == directory or path.startswith(f"{directory}/")
 
 
 def move_path(path: str, moves: Moves) -> str:
-    """The path after the moves; the first one that fits counts."""
+    """Return the path after the moves; the first matching move applies."""
     if any(is_below(path, new) for _, new in moves):
         return path
     for old, new in moves:
@@ -30,7 +30,7 @@ def move_path(path: str, moves: Moves) -> str:
 
 
 def move_value(value: Any, moves: Moves) -> Any:
-    """The same value with every string in it that is a moved path rewritten."""
+    """Return the value with every string in it that is a moved path rewritten."""
     if isinstance(value, str):
         return move_path(value, moves)
     if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""Workspace ids, and the directory name that each part of one maps to.
+"""Workspace ids, and the mapping of their parts to directory names.
 
 An id is `TASK/AGENT`; a bare `TASK` means `TASK/main`. A part is any text of 1 to 200 bytes without `/` and NUL. The
-map from parts to directory names is injective, so two ids never share a directory: simple parts stand for themselves,
-all others begin with `~`, which no simple part does.
+mapping from parts to directory names is injective, so two ids never share a directory: simple parts are unchanged, all
+others are escaped and begin with `~`, which no simple part does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ else:
 
 DEFAULT_AGENT = "main"
 MAX_PART_BYTES = 200
-MAX_NAME_BYTES = 255  # what Linux file systems take for one name
+MAX_NAME_BYTES = 255  # limit of Linux file systems for one name
 
 _START = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 _SIMPLE = _START | {"."}
@@ -29,18 +29,18 @@ _PLAIN_BYTES = frozenset("".join(_SIMPLE).encode())
 
 
 def parse_id(text: str) -> tuple[TaskId, AgentId]:
-    """Split an id into task and agent, refusing anything that is not one."""
+    """Split an id into task and agent; refuse an invalid id."""
     task, slash, agent = text.partition("/")
     return TaskId(check_part(task, text, "task")), AgentId(check_part(agent, text, "agent") if slash else DEFAULT_AGENT)
 
 
 def format_id(task: str, agent: str) -> WorkspaceId:
-    """The id of a task's agent."""
+    """Return the id of a task's agent."""
     return WorkspaceId(f"{task}/{agent}")
 
 
 def check_part(part: str, whole: str | None = None, role: str = "task") -> str:
-    """Give the part back if it is legal, or say what is wrong with it."""
+    """Return the part if it is legal; raise an error with the reason otherwise."""
     problem = _problem(part)
     if problem:
         shown = part if whole is None else whole
@@ -68,13 +68,14 @@ def _problem(part: str) -> str | None:
 
 
 def directory_name(part: str) -> str:
-    """The directory name for one part of an id: readable where it can be, different for different parts always."""
+    """Return the directory name for one part of an id: readable where possible, different for different parts always.
+    """
     if part[0] in _START and _SIMPLE.issuperset(part):
         return part
     escaped = "~" + "".join(chr(byte) if byte in _PLAIN_BYTES else f"%{byte:02X}" for byte in part.encode())
     if len(escaped) <= MAX_NAME_BYTES:
         return escaped
-    # Too long to spell out: a digest, after a second `~` that no escaped name has in that place.
+    # Too long to escape: use a digest after a second `~`, which no escaped name has in that position.
     from workstead.model.digest import sha256
 
     return "~~" + sha256(part.encode()).hexdigest()
@@ -91,6 +92,6 @@ _THINGS = (
 
 
 def fresh_name(number: int) -> str:
-    """A task name that people can say and remember, from 30 random bits."""
+    """Return a memorable task name from 30 random bits."""
     tail = "".join("0123456789abcdefghjkmnpqrstvwxyz"[number >> shift & 31] for shift in (10, 15, 20, 25))
     return f"{_QUALITIES[number & 31]}-{_THINGS[number >> 5 & 31]}-{tail}"

@@ -1,4 +1,4 @@
-"""What the manager did and can take back."""
+"""Operations: completed changes that `undo` can take back."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ if TYPE_CHECKING:
 
 
 class Operation(Value):
-    """One thing that was done, perhaps to several workspaces at once."""
+    """One operation, perhaps on several workspaces at once."""
 
     operation_id: str
     kind: str  # destroy | restore | apply | change | undo | purge
     at: str
     actor_id: str
-    workspaces: list[str]  # the ids, for people
-    uids: list[str]  # the incarnations, for undo
+    workspaces: list[str]  # ids, for display
+    uids: list[str]  # uids, for undo
     undoes: str = ""
-    undone_by: str = ""  # the operation that took the last of it back
-    undone_uids: list[str] = []  # those of its workspaces for which it was taken back
-    before: str = ""  # the snapshot of the workspace as it was before
-    changed: bool = False  # it changed what a workspace or its origin holds, not where the workspace is
-    places: list[str] = []  # the paths that a change through us was about
-    kept: list[str] = []  # copies, in the origin, of what the user saved while it was done or taken back
-    left: list[str] = []  # in the answer of undo: what it could not bring back, or had to leave as it is
+    undone_by: str = ""  # the operation that undid the last part of it
+    undone_uids: list[str] = []  # workspaces for which it was undone
+    before: str = ""  # the snapshot of the workspace before it
+    changed: bool = False  # it changed the content of a workspace or origin, not the workspace's location
+    places: list[str] = []  # the paths of a file change through a verb
+    kept: list[str] = []  # copies, in the origin, of files that the user saved during the operation or its undo
+    left: list[str] = []  # in the result of undo: content that could not be restored, or had to be left unchanged
 
 
 KINDS: dict[str, str] = {
@@ -43,7 +43,7 @@ KINDS: dict[str, str] = {
 def fold(
     record: dict[str, Any] | None, event_type: str, data: dict[str, Any], actor_id: str, at: str
 ) -> dict[str, Any]:
-    """The operation's record after one more workspace was affected by it."""
+    """Return the operation's record after it affected one more workspace."""
     if record is None:
         record = {
             "operation_id": data["operation_id"],
@@ -67,6 +67,6 @@ def fold(
 
 
 def undone(record: dict[str, Any], uid: str, by: str) -> dict[str, Any]:
-    """The operation's record after it was taken back for one of its workspaces."""
+    """Return the operation's record after it was undone for one of its workspaces."""
     uids = [*record["undone_uids"], uid]
     return {**record, "undone_uids": uids, "undone_by": by if set(uids) >= set(record["uids"]) else ""}

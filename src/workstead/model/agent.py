@@ -51,8 +51,7 @@ AGENTS: dict[str, Agent] = {
 
 
 def find_agent(table: dict[str, Agent], name: str) -> Agent:
-    """Return the agent of this name; a name with a space, a slash or `{prompt}` is a command line of the caller's own.
-    """
+    """Return the agent of this name; a name with a space, a slash or `{prompt}` is a command line of the caller."""
     if name in table:
         return table[name]
     if any(mark in name for mark in (" ", "/", PROMPT)):

@@ -1,13 +1,13 @@
-"""What an agent may do: from a request to allow, ask or deny, and the rule that says so.
+"""Policy evaluation: decide whether an agent's request is allowed, asked or denied, and by which rule.
 
-A policy has an outcome for each class of operation, and rules before them. The first rule that fits decides; if none
-does, the class does. A rule names operations and paths, and may be for some sizes, for binary or text content, or for
-one run only. The owner is never judged: a command of the owner's is its own approval.
+A policy has a default outcome for each class of operation, and rules that come before the defaults. The first matching
+rule decides; without one, the default does. A rule names operations and paths, and may be limited to a range of sizes,
+to binary or text content, or to one run. The owner is never judged: a command of the owner is its own approval.
 
-Patterns are those of .gitignore: `*` stays within a name, `**` goes over any number of directories, a backslash takes
-the meaning from the letter after it, a name without a slash is found at any depth, and what is below a directory that
-fits is meant too. A pattern with a slash is counted from the workspace and from `work/`, where agents start; with a
-slash in front, from the workspace alone.
+Patterns are those of .gitignore: `*` matches within a name, `**` matches any number of directories, a backslash escapes
+the next character, a name without a slash matches at any depth, and a pattern that matches a directory matches
+everything below it. A pattern with a slash is relative to the workspace and to `work/`, where agents start; with a
+leading slash, to the workspace only.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from typing import Any
 
 OPERATIONS = ("read", "write", "overwrite", "delete", "move", "execute", "network", "apply", "destroy")
-WITH_PATHS = ("read", "write", "overwrite", "delete", "move", "apply")  # the others are about a workspace as a whole
-OUTCOMES = ("allow", "ask", "deny")  # each stricter than the one before
+WITH_PATHS = ("read", "write", "overwrite", "delete", "move", "apply")  # the others concern a workspace as a whole
+OUTCOMES = ("allow", "ask", "deny")  # in order of strictness
 OWNER, AGENT = "owner", "agent"
 MAX_RULES = 200
 
 
 class Rule(Value):
-    """What holds for some operations, in some places, on some conditions; what is left empty is every one."""
+    """An outcome for some operations, paths and conditions; an empty field matches everything."""
 
     outcome: str
     operations: list[str] = []
     paths: list[str] = []
     min_bytes: int | None = None  # only for content of at least this size
     max_bytes: int | None = None  # only for content of at most this size
-    binary: bool | None = None  # only for content that is binary, or only for content that is not
+    binary: bool | None = None  # True: only binary content; False: only text
     run: str = ""  # only for requests of this run
 
     def text(self) -> str:
-        """The rule as a person would say it."""
+        """Return the rule in words."""
         words = [self.outcome, ", ".join(self.operations) or "everything"]
         words += [f"in {', '.join(self.paths)}"] if self.paths else []
         words += [f"from {self.min_bytes} bytes"] if self.min_bytes is not None else []
@@ -54,24 +54,24 @@ class Rule(Value):
 
     @property
     def has_condition(self) -> bool:
-        """Whether it depends on the content."""
+        """Return whether it depends on the content."""
         return (self.min_bytes, self.max_bytes, self.binary) != (None, None, None)
 
     def stated(self) -> dict[str, Any]:
-        """Only what was said, as JSON."""
+        """Return only the fields that were set, as JSON."""
         return {key: value for key, value in self.as_dict().items() if value not in (None, [], "")}
 
 
 class Policy(Value):
-    """What agents may do in one workspace."""
+    """The permissions of agents in one workspace."""
 
     defaults: dict[str, str]  # an outcome for each operation
     rules: list[Rule] = []
-    preset: str = ""  # what the defaults were taken from; "" if somebody chose them
+    preset: str = ""  # the preset of the defaults; "" if they were set individually
     approval_timeout_seconds: float = 300
 
     def stated(self) -> dict[str, Any]:
-        """As JSON, in the form that `parse_policy` reads: this goes into the log."""
+        """Return the policy as JSON for the log, in the form that `parse_policy` reads."""
         return {
             "preset": self.preset,
             **self.defaults,
@@ -81,11 +81,11 @@ class Policy(Value):
 
 
 class Decision(Value):
-    """What the policy says to one request."""
+    """The outcome for one request."""
 
     outcome: str
     rule: str  # in words
-    number: int | None = None  # of the rule, counted from 1; None if it is the class's outcome, or the owner's right
+    number: int | None = None  # of the rule, counted from 1; None for a default outcome or the owner's right
 
 
 def _preset(**stricter: str) -> dict[str, str]:
@@ -113,9 +113,9 @@ def decide(
     binary: bool | None = None,
     run: str = "",
 ) -> Decision:
-    """What the policy says; `path` is relative to the workspace, and None is what is not known about the content.
+    """Return the decision; `path` is relative to the workspace, and None means unknown (size or kind of the content).
 
-    Where a rule depends on what is not known, the stricter of the two possibilities holds.
+    Where a rule depends on an unknown value, the stricter of the two outcomes applies.
     """
     if actor == OWNER:
         return Decision(outcome="allow", rule="the owner's own commands are their own approval")
@@ -135,12 +135,12 @@ def decide(
 
 
 def strictest(decisions: Iterable[Decision]) -> Decision:
-    """The one that counts when several have to be kept; of equal ones the first."""
+    """Return the strictest of several decisions; of equal ones the first."""
     return max(decisions, key=lambda decision: OUTCOMES.index(decision.outcome))
 
 
 def _fits(rule: Rule, operation: str, steps: list[str], size: int | None, binary: bool | None, run: str) -> bool | None:
-    """Whether the rule is about this; None if that depends on what is not known."""
+    """Return whether the rule matches the request; None if that depends on an unknown value."""
     if rule.operations and operation not in rule.operations:
         return False
     if rule.run and rule.run != run:
@@ -160,14 +160,15 @@ def _fits(rule: Rule, operation: str, steps: list[str], size: int | None, binary
 
 
 def asks_for_content(policy: Policy, operation: str) -> bool:
-    """Whether it matters to some rule if the content is binary."""
+    """Return whether a rule depends on the content being binary."""
     return any(rule.binary is not None for rule in policy.rules if not rule.operations or operation in rule.operations)
 
 
 def differs_below(policy: Policy, operation: str, outcome: str) -> bool:
-    """Whether something inside a directory may be judged more strictly than the directory itself was.
+    """Return whether an entry inside a directory may be judged more strictly than the directory itself was.
 
-    By its path only a stricter rule can: a pattern that fits a directory fits all that is in it."""
+    By its path only a stricter rule can: a pattern that matches a directory matches everything in it.
+    """
     least = OUTCOMES.index(outcome)
     return any(
         rule.has_condition or (rule.paths and OUTCOMES.index(rule.outcome) > least)
@@ -177,12 +178,13 @@ def differs_below(policy: Policy, operation: str, outcome: str) -> bool:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a path fits a pattern, itself or by a directory above it."""
+    """Return whether a path, or a directory above it, matches a pattern."""
     return _matches(pattern, _steps(path))
 
 
 def literal(path: str) -> str:
-    """The pattern that only this path of the workspace fits, and what is below it, whatever letters its names have."""
+    """Return the pattern that matches only this path of the workspace and everything below it, with special characters
+    escaped."""
     return "/" + re.sub(r"([*?\[\\])", r"\\\1", path)
 
 
@@ -203,12 +205,12 @@ def _parts(pattern: str) -> tuple[str, ...]:
     if "/" not in pattern.strip("/") and not pattern.startswith("/"):
         parts.insert(0, "**")
     if len(parts) > 1 and parts[-1] == "**":
-        parts.append("*")  # what is inside, not the directory itself
+        parts.append("*")  # matches the entries inside, not the directory itself
     return tuple(parts)
 
 
 def _covers(parts: tuple[str, ...], steps: list[str]) -> bool:
-    """Whether the pattern fits the first steps, however many."""
+    """Return whether the pattern matches any number of leading path components."""
     for at, part in enumerate(parts):
         if part == "**":
             return _covers_anywhere(parts[at:], steps[at:])
@@ -225,16 +227,17 @@ def _fits_name(part: str, name: str) -> bool:
 
 @lru_cache(maxsize=1000)
 def _unescaped(part: str) -> str:
-    """A part of a pattern in the language of fnmatch, which has no backslash."""
+    """Translate a part of a pattern to fnmatch syntax, which has no backslash."""
     return re.sub(r"\\(.)", lambda found: f"[{found[1]}]" if found[1] in "*?[" else found[1], part)
 
 
 def _covers_anywhere(parts: tuple[str, ...], steps: list[str]) -> bool:
-    """The same for a pattern with `**`: all its possibilities are tried side by side, so that none takes long."""
+    """The same for a pattern with `**`: all alternatives are tried in parallel, so that matching takes no exponential
+    time."""
     end = len(parts)
 
     def reached(states: set[int]) -> set[int]:
-        """`**` may also stand for nothing."""
+        """Add the states reachable because `**` also matches nothing."""
         found = set(states)
         for state in states:
             while state < end and parts[state] == "**":
@@ -260,8 +263,8 @@ def _covers_anywhere(parts: tuple[str, ...], steps: list[str]) -> bool:
 
 
 def parse_policy(given: Any, base: Policy = CAREFUL) -> Policy:
-    """A policy from the name of a preset, or from an object with `preset`, operations, `rules` and a time-out; what it
-    does not say is taken from the base."""
+    """Return a policy from the name of a preset, or from an object with `preset`, operations, `rules` and a timeout;
+    missing keys are taken from the base."""
     if isinstance(given, str):
         given = {"preset": given}
     if not isinstance(given, dict):
@@ -290,7 +293,7 @@ def parse_policy(given: Any, base: Policy = CAREFUL) -> Policy:
 
 
 def from_log(stated: Mapping[str, Any]) -> Policy:
-    """A policy as `stated` wrote it down: it was checked then, and is not again for every request."""
+    """Return a policy as `stated` recorded it; it was validated then, and is not validated again for every request."""
     return Policy(
         defaults={operation: stated.get(operation, PRESETS["careful"][operation]) for operation in OPERATIONS},
         rules=[Rule(**rule) for rule in stated["rules"]],
@@ -300,7 +303,7 @@ def from_log(stated: Mapping[str, Any]) -> Policy:
 
 
 def narrowed(policy: Policy, allowed_operations: Sequence[str] | None) -> Policy:
-    """The policy under which only these operations are possible at all."""
+    """Return the policy with every operation denied except these."""
     if allowed_operations is None:
         return policy
     others = [operation for operation in OPERATIONS if operation not in allowed_operations]
@@ -308,7 +311,7 @@ def narrowed(policy: Policy, allowed_operations: Sequence[str] | None) -> Policy
 
 
 def with_rule(policy: Policy, rule: Rule) -> Policy:
-    """The policy with one more rule, before all others."""
+    """Return the policy with one more rule, before all others."""
     return policy.replace(rules=_rules([rule.stated(), *(each.stated() for each in policy.rules)]))
 
 
@@ -395,5 +398,5 @@ def _wrong(key: str, value: Any, wanted: str) -> InvalidConfig:
 
 
 def of_settings(section: Mapping[str, Any]) -> Policy:
-    """The policy that the settings' section `policy` describes."""
+    """Return the policy of the settings' section `policy`."""
     return parse_policy(dict(section))

@@ -8,16 +8,16 @@ if TYPE_CHECKING:
 
 OLD_MOUNTS = ("/mnt/okcomputer/", "/mnt/workspace/")
 
-# What may stand right before an absolute path, or right after a mount's name, without being a part of the same path.
-# Letters of any script, digits and these go on with a name; so does a dot that something follows.
+# Characters that continue a path component: letters of any script, digits and these; also a dot that is followed by one
+# of them. Any other character may stand directly before an absolute path or after a mount's name.
 _NAME = r"[\w\-~@+%#]"
 
 
 def adapt_prompt(text: str, *, old_mounts: Iterable[str] = OLD_MOUNTS, mount: str) -> str:
-    """Replace every old mount by `mount`, where it is a whole path or the beginning of one.
+    """Replace every old mount by `mount`, where it is a whole path or a leading part of one.
 
-    `/mnt/workspaces-x` and `/a/mnt/workspace` are other paths and stay. One pass, the longest name first, so that what
-    was put in is not replaced again.
+    `/mnt/workspaces-x` and `/a/mnt/workspace` are other paths and stay. One pass, the longest name first, so that
+    inserted text is not replaced again.
     """
     import re
 

@@ -1,4 +1,4 @@
-"""The values that verbs give, for doors that describe them or build them anew from what another door sent."""
+"""The values that verbs return, for doors that describe them or rebuild them from another door's response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several workspaces of one origin that try the same, and how they compare.
+"""Races: several workspaces of one source that try the same task, and their comparison.
 
 running ─> ended | stopped
 """
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-MAX_PATHS = 500  # of one workspace, in the log
-NUMBER = "{n}"  # in a command: which of the workspaces it is
+MAX_PATHS = 500  # stored in the log for one workspace
+NUMBER = "{n}"  # in a command: replaced by the number of the workspace
 
 
 class Lane(Value):
-    """One workspace of a comparison: what ran in it, how that ended, and what it changed."""
+    """One workspace of a comparison: its command, the result, and its changes."""
 
     workspace_id: str
     uid: str
-    rank: int = 0  # from 1; 0 until there is a ranking
+    rank: int = 0  # from 1; 0 before the ranking
     run_id: str = ""
-    state: str = "waiting"  # waiting, then as a run: starting, running, completed, failed, cancelled, timed_out
+    state: str = "waiting"  # waiting, then the run's state: starting, running, completed, failed, cancelled, timed_out
     exit_code: int | None = None
     seconds: float = 0.0
     reason: str = ""
@@ -31,26 +31,26 @@ class Lane(Value):
     check_state: str = ""  # "" without a check, or before it
     check_code: int | None = None
     check_seconds: float = 0.0
-    check_changed: int = 0  # files that the check changed; they were put back
+    check_changed: int = 0  # files that the check changed; they were restored
     files: int = 0
     added: int = 0
     removed: int = 0
-    paths: list[str] = []  # that were changed, the first of them
-    shared_paths: int = 0  # of these, changed by others too
+    paths: list[str] = []  # changed paths, the first of them
+    shared_paths: int = 0  # of these, the number also changed by other workspaces
 
     @property
     def ran_well(self) -> bool:
-        """Whether the command ended with 0."""
+        """Return whether the command ended with exit code 0."""
         return self.state == "completed" and self.exit_code == 0
 
     @property
     def passed(self) -> bool:
-        """Whether the check ended with 0."""
+        """Return whether the check ended with exit code 0."""
         return self.check_state == "completed" and self.check_code == 0
 
     @property
     def is_good(self) -> bool:
-        """Whether its changes are worth taking: the command went well, and the check if there was one."""
+        """Return whether its changes can be applied: the command succeeded, and the check if there was one."""
         return self.ran_well and (self.passed or not self.check_state)
 
 
@@ -62,24 +62,24 @@ class SharedPath(Value):
 
 
 class Comparison(Value):
-    """Workspaces side by side, the best first."""
+    """Workspaces side by side, best first."""
 
     lanes: list[Lane]
     shared: list[SharedPath] = []
 
     @property
     def best(self) -> Lane | None:
-        """The first, if it is good."""
+        """Return the first lane, if it is good."""
         return self.lanes[0] if self.lanes and self.lanes[0].is_good else None
 
 
 class Race(Value):
-    """What was started together, and how it stands."""
+    """A race and its present state."""
 
     race_id: str
     task_id: str
-    source: str  # what they all began from
-    state: str  # running, ended, stopped; interrupted: whoever ran it died
+    source: str  # the common source
+    state: str  # running, ended, stopped; interrupted: the process that ran it died
     command: list[str]
     check: list[str]
     started_at: str
@@ -87,20 +87,20 @@ class Race(Value):
     lanes: list[Lane]
     shared: list[SharedPath] = []
     ended_at: str | None = None
-    applied: str = ""  # the operation that gave the best one's changes back
-    destroyed: list[str] = []  # those that were not kept
+    applied: str = ""  # the operation that applied the winner's changes
+    destroyed: list[str] = []  # workspaces that were not kept
     home: str = ""
 
     @property
     def best(self) -> Lane | None:
-        """The winner, if there is one."""
+        """Return the winner, or None."""
         return Comparison(lanes=self.lanes).best if self.state == "ended" else None
 
 
 def ranked(lanes: Iterable[Lane]) -> Comparison:
-    """Put the best first and count what they have in common.
+    """Rank the lanes, best first, and count the paths that several of them changed.
 
-    The check passed, then the command went well, then anything changed at all, then fewer lines, then less time.
+    Order: check passed, command succeeded, any change at all, fewer changed lines, less time.
     """
     found = sorted(lanes, key=_order)
     users: dict[str, list[str]] = {}
@@ -125,7 +125,7 @@ def _order(lane: Lane) -> tuple[object, ...]:
 
 
 def numbered(words: Sequence[str], number: int) -> list[str]:
-    """The command of one workspace."""
+    """Return the command of one workspace, with `{n}` replaced by its number."""
     return [word.replace(NUMBER, str(number)) for word in words]
 
 
@@ -135,7 +135,7 @@ EVENTS = frozenset({"race_started", "race_run_started", "race_ended", "race_sett
 def fold(
     record: dict[str, Any] | None, event_type: str, data: Mapping[str, Any], stream: str, at: str
 ) -> dict[str, Any]:
-    """The race's record after one more event; what is known of its runs is in theirs."""
+    """Return the race's record after one more event; details of its runs are in the records of the runs."""
     if record is None:
         lanes = [
             Lane(workspace_id=workspace_id, uid=uid).as_dict()

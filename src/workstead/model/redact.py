@@ -1,6 +1,6 @@
 """Remove secrets from text that leaves the machine: error messages in events, bug reports.
 
-Known values are removed first; then whatever looks like a credential. The rules err on the safe side: a long word of
+Known values are removed first, then text that looks like a credential. The rules err on the safe side: a long word of
 letters and digits is removed even if it was harmless, unless it is an id of ours.
 """
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 REMOVED = "[removed]"
-_SHORTEST = 4  # a known value of fewer characters would remove half of the text, and is no secret
+_SHORTEST = 4  # a shorter known value would remove half of the text, and is no secret
 
 _NAME = (
     r"[\w.-]*(?:secret|token|passw|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credential|auth|cookie)[\w.-]*"

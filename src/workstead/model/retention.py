@@ -1,8 +1,8 @@
-"""What a sweep may take: a pure function from what is known about a thing to a verdict with its reason.
+"""Retention rules: a pure function from the facts about a workspace, trash entry or cache to a verdict with its reason.
 
-Nothing is taken that somebody uses, has pinned, or could miss: an active run, a lock, unapplied changes and results
-that are nowhere else each keep a workspace, whatever its age and however full the disk is. What cannot be found out
-counts as a reason to stay. The sweep asks here once before it looks closer, and once more while it holds the thing.
+Nothing in use, pinned or irreplaceable is deleted: an active run, a lock, unapplied changes and results that exist
+nowhere else each keep a workspace, whatever its age and however full the disk is. An unknown fact counts as a reason to
+keep. The sweep calls these functions once before a closer check, and once more while it holds the lock.
 """
 
 from __future__ import annotations
@@ -14,59 +14,59 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-# States in which a workspace stands still; in all others somebody is at it, or died at it and `repair` goes first.
+# States without a step in progress; in all others a process is at work, or died and `repair` has to run first.
 STILL = ("ready", "failed", "planned")
 
 
 class Rules(Value):
-    """What the owner wants to be taken."""
+    """The owner's retention settings."""
 
-    retention_days: float | None = None  # of workspaces since their last use; None: age alone takes none
+    retention_days: float | None = None  # of workspaces since their last use; None: never deleted for their age alone
     trash_days: float = 7
-    cache_days: float = 1 / 24  # a cache that was used since may be in use by somebody who has not said so yet
+    cache_days: float = 1 / 24  # a cache used more recently may be in use by a process that has not recorded it yet
     archive_first: bool = False
-    pressed: bool = False  # space is wanted: age is no reason to stay any more, everything else is
-    clock_fault: str = ""  # why the clock cannot be trusted: then nothing is taken for its age
+    pressed: bool = False  # space is needed: age no longer protects, every other reason does
+    clock_fault: str = ""  # why the clock cannot be trusted: then nothing is deleted for its age
 
 
 class Desk(Value):
-    """What is known about a workspace that stands."""
+    """The facts about a live workspace."""
 
     state: str
     idle_days: float  # since its last use
-    is_here: bool = True  # of this home, not of another one that shares the log
+    is_here: bool = True  # of this home, not of another home that shares the log
     pinned: bool = False
     active_runs: int = 0
-    is_held: bool = False  # somebody has its lock
-    unapplied: bool | None = False  # holds work that its origin does not have; None: cannot be told
-    results: bool | None = False  # has files in output/, which nothing else keeps
+    is_held: bool = False  # another process holds its lock
+    unapplied: bool | None = False  # has changes that its origin does not have; None: unknown
+    results: bool | None = False  # has files in output/, which exist nowhere else
 
 
 class Trashed(Value):
-    """What is known about a workspace in the trash."""
+    """The facts about a workspace in the trash."""
 
     days: float  # since it was destroyed
     is_here: bool = True
     pinned: bool = False
-    asked_for: bool = False  # the owner empties the trash by hand
+    asked_for: bool = False  # the owner empties the trash manually
 
 
 class Cached(Value):
-    """What is known about something that can be made again: a prepared checkout, a mirror."""
+    """The facts about something that can be recreated: a prepared checkout, a mirror."""
 
     idle_days: float
-    used_by: int = 0  # workspaces, templates and states that stand on it or borrow from it
+    used_by: int = 0  # number of workspaces, templates and snapshots that depend on it
 
 
 class Verdict(Value):
-    """Whether it goes, and why or why not."""
+    """Whether to delete it, and the reason."""
 
     goes: bool
     why: str
 
 
 def judge_desk(desk: Desk, rules: Rules) -> Verdict:
-    """Whether a workspace may go to the trash."""
+    """Decide whether a workspace may be moved to the trash."""
     kept = _kept(desk)
     if kept:
         return Verdict(goes=False, why=kept)
@@ -89,7 +89,7 @@ def judge_desk(desk: Desk, rules: Rules) -> Verdict:
 
 
 def _kept(desk: Desk) -> str:
-    """What keeps a workspace whatever its age."""
+    """Return the reason that keeps a workspace whatever its age, or ""."""
     if not desk.is_here:
         return "belongs to another home"
     if desk.pinned:
@@ -104,7 +104,7 @@ def _kept(desk: Desk) -> str:
 
 
 def judge_trashed(trashed: Trashed, rules: Rules) -> Verdict:
-    """Whether what is in the trash may be deleted for good: never before its time, whatever is wanted."""
+    """Decide whether a trash entry may be deleted permanently: never before its time."""
     if not trashed.is_here:
         return Verdict(goes=False, why="belongs to another home")
     if trashed.asked_for:
@@ -120,7 +120,7 @@ def judge_trashed(trashed: Trashed, rules: Rules) -> Verdict:
 
 
 def judge_cached(cached: Cached, rules: Rules) -> Verdict:
-    """Whether a cache may go, now that there are too many of them or space is wanted."""
+    """Decide whether a cache may be deleted, given that there are too many of them or space is needed."""
     if cached.used_by:
         return Verdict(goes=False, why=f"in use by {cached.used_by}")
     if cached.idle_days < rules.cache_days:
@@ -131,7 +131,8 @@ def judge_cached(cached: Cached, rules: Rules) -> Verdict:
 
 
 def least_recent(items: Iterable[tuple[str, float, int]], wanted_bytes: int) -> list[str]:
-    """Of (name, idle days, bytes), the names to take so that `wanted_bytes` come free: the longest unused first."""
+    """Return the names to delete, from (name, idle days, bytes), so that `wanted_bytes` are freed: longest unused
+    first."""
     taken: list[str] = []
     for name, _, size in sorted(items, key=lambda item: (-item[1], item[0])):
         if wanted_bytes <= 0:
@@ -143,7 +144,7 @@ def least_recent(items: Iterable[tuple[str, float, int]], wanted_bytes: int) -> 
 
 
 class Candidate(Value):
-    """Something that a sweep looked at, and what it decided."""
+    """An item that a sweep examined, and the verdict."""
 
     workspace_id: str
     uid: str
@@ -152,5 +153,5 @@ class Candidate(Value):
     goes: bool
     why: str
     kind: str = "trash"  # workspace (to the trash), trash (deleted), snapshot, objects, layers, cache, archive
-    name: str = ""  # the id of a snapshot, the place of a cache
-    bytes: int = 0  # what it frees, as far as that is known beforehand; a workspace frees it when the trash is emptied
+    name: str = ""  # the id of a snapshot, the path of a cache
+    bytes: int = 0  # estimate of the space it frees; a workspace frees it when the trash is emptied

@@ -1,4 +1,4 @@
-"""One command executed in a workspace, and the table of what may happen to it.
+"""One command executed in a workspace, and the table of its state transitions.
 
 starting ─> running ─> completed | failed | cancelled | timed_out
     └──────────────────> failed | cancelled
@@ -38,31 +38,31 @@ class Run(Value):
     output_bytes: int = 0
     dropped_bytes: int = 0
     usage: dict[str, int] = {}
-    denials: int = 0  # requests that the proxy refused
+    denials: int = 0  # requests refused by the proxy
     concurrent: bool = False
     snapshot_before: str | None = None
     snapshot_after: str | None = None
     home: str = ""
-    box: str = ""  # a box for many commands, and the digest of what it was built with; "" is an ordinary run
-    commands: int = 0  # that ended in the box
+    box: str = ""  # digest of the configuration of a command server for many commands; "" is an ordinary run
+    commands: int = 0  # number that ended in the command server
 
     @property
     def id(self) -> str:
-        """The run's id."""
+        """Return the run's id."""
         return self.run_id
 
     @property
     def is_active(self) -> bool:
-        """Whether it has not ended yet."""
+        """Return whether it has not ended yet."""
         return self.state in ACTIVE
 
 
 class Command(Value):
-    """One command in a box that is kept, and what it printed."""
+    """One command in a kept sandbox (`run --keep`), and its output."""
 
-    run_id: str  # of the box
+    run_id: str  # of the command server
     command: list[str]
-    exit_code: int  # 128 + n for a signal, 124 for a time-out, 125 if it could not be started
+    exit_code: int  # 128 + n for a signal, 124 for a timeout, 125 if it could not be started
     seconds: float
     reason: str = ""
     error: dict[str, object] | None = None  # why it could not be started
@@ -71,7 +71,7 @@ class Command(Value):
     dropped_bytes: int = 0
 
 
-# Whoever waits for a command may write down its end a moment after the box has ended.
+# The caller of a command may record its end shortly after the command server has ended.
 _STATES = ("starting", "running", "completed", "failed", "cancelled", "timed_out")
 TABLE: dict[tuple[str, str], str] = {
     ("", "run_starting"): "starting",
@@ -93,7 +93,7 @@ ACTIVE = frozenset({"starting", "running"})
 def fold(
     record: dict[str, Any] | None, event_type: str, data: Mapping[str, Any], stream: str, actor: str, at: str
 ) -> dict[str, Any]:
-    """The run's record after one more event."""
+    """Return the run's record after one more event."""
     state = TABLE.get((record["state"] if record else "", event_type))
     if state is None:
         now = record["state"] if record else "absent"
@@ -135,7 +135,7 @@ _FROM_END = ("exit_code", "reason", "error", "output_bytes", "dropped_bytes", "u
 
 
 class Glance(Value):
-    """How far a run's output has come, and the last line of it: what a list of many runs shows."""
+    """The position and last line of a run's output, for a list of many runs."""
 
     offset: int
     line: str

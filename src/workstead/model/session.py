@@ -6,7 +6,7 @@ from workstead.model.value import Value
 
 
 class Turn(Value):
-    """What a frontend shows of one answer: the state after it."""
+    """One answer of a session and the snapshot after it, as a frontend shows it."""
 
     hash: str
     label: str

@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 
 class SharedCall:
-    """A call whose effect covers everything that was done before it began, such as a sync of a file.
+    """A call whose effect covers all work done before it began, such as a file sync.
 
-    A thread that comes while the call is running waits for its end, because it is too late for that one; all that have
-    come meanwhile then share the next one. Of one process: after a fork, a child needs its own.
+    A thread that arrives while a call is running cannot rely on it and waits for its end; all threads that arrived
+    meanwhile share the next call. Per process: after a fork, a child needs its own instance.
     """
 
     def __init__(self) -> None:
         self._turn = allocate_lock()
         self._tickets = count()  # `next` is atomic
-        self._covered = 0  # tickets below are covered by a call that succeeded
-        self._failed = 0  # tickets below may have seen a call that failed: each has to make its own
+        self._covered = 0  # tickets below are covered by a successful call
+        self._failed = 0  # tickets below may have been covered by a failed call: each thread has to make its own
 
     def run(self, call: Callable[[], object]) -> None:
-        """Return when the effect covers what this thread did before; raise what this thread's own call raises."""
+        """Return when the effect covers this thread's earlier work; raise the error of this thread's own call."""
         ticket = next(self._tickets)
         with self._turn:
             if self._failed <= ticket < self._covered:
@@ -33,7 +33,7 @@ class SharedCall:
             try:
                 call()
             except BaseException:
-                # A kernel reports a failed write once for each open file: who waited must ask with its own.
+                # The kernel reports a failed write once per open file: each waiting thread must sync its own.
                 self._failed = next(self._tickets)
                 raise
             self._covered = first_not_covered

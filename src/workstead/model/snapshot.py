@@ -1,10 +1,10 @@
-"""What a kept state is, and where the state of a workspace lies on the disk.
+"""Snapshots, and the location of a workspace's state on disk.
 
 A snapshot is a root: the digest of a tree in the object store, or one of two names that need no object at all, so that
 creating a workspace writes none:
 
     empty          nothing in `work/` and `output/`
-    layer:KEY      what the immutable lower stack KEY shows in `work/`, nothing changed
+    layer:KEY      the content of the immutable lower stack KEY in `work/`, nothing changed
 """
 
 from __future__ import annotations
@@ -17,63 +17,66 @@ if TYPE_CHECKING:
 
 
 EMPTY = "empty"
-COVER = "tree:"  # what a layer begins with that is kept in the store, not at a path
+COVER = "tree:"  # prefix of a layer that is stored in the object store, not at a path
 
 
 def layer_root(key: str) -> str:
-    """The root of a workspace that shows the lower stack `key` and has changed nothing yet."""
+    """Return the root of a workspace that shows the lower stack `key` without changes."""
     return f"layer:{key}"
 
 
 class Stack(Value):
     """The immutable layers below an overlay, topmost first.
 
-    A layer is known by its host path: a path is never used again for other content. `fixed_ns` is the moment from which
-    the layers count as immutable; a file of a user's folder whose ctime is later was edited since and is not base.
+    A layer is identified by its host path: a path is never reused for other content. `fixed_ns` is the time from which
+    the layers count as immutable; a file of a user's folder with a later ctime was edited since and is not part of the
+    base.
 
-    A folder of the user's, always the lowest layer, is changed by what its workspace gives back to it. A state from
-    before an apply is seen through a cover: a kept tree, right above the folder, of what that apply replaced.
+    A folder of the user, always the lowest layer, is changed when its workspace applies changes to it. A snapshot from
+    before an apply is read through a cover: a stored tree, directly above the folder, of the content that the apply
+    replaced.
     """
 
     key: str
     layers: tuple[str, ...]  # paths, and covers
-    marks: str = "trusted"  # the xattr namespace of opaque marks: "trusted" (mounted by root) or "user" (rootless)
+    marks: str = "trusted"  # xattr namespace of opaque marks: "trusted" (mounted by root) or "user" (rootless)
     fixed_ns: int = 0  # 0: never changes
     owner: str = ""  # the workspace whose applies change the lowest layer
-    applied: int = 0  # how many of them were done when the state was kept
+    applied: int = 0  # number of its applies when the snapshot was taken
 
     def covered(self, covers: Sequence[str]) -> Stack:
-        """The same with covers above the folder, the oldest on top: what it replaced is nearest to the state."""
+        """Return the stack with covers above the folder, the oldest on top: its replaced content is the nearest to the
+        snapshot."""
         *above, folder = self.layers
         return self.replace(layers=(*above, *(COVER + cover for cover in covers), folder))
 
 
 class Overlay(Value):
-    """How `work/` is made: a writable upper directory over a stack."""
+    """The layout of `work/`: a writable upper directory over a stack."""
 
     upper: str
     stack: Stack
 
 
 class Place(Value):
-    """Where the state of one workspace lies: `root` holds `output/` and the notes; `work` is the merged view."""
+    """The location of a workspace's state: `root` holds `output/` and the metadata; `work` is the merged view."""
 
     root: str
-    work: str = ""  # empty: `work` in the root
-    in_place: bool = False  # `work` is a folder of the user's
+    work: str = ""  # empty: `work` below the root
+    in_place: bool = False  # `work` is a folder of the user
     overlay: Overlay | None = None
 
 
 class Limits(Value):
-    """What a snapshot refuses to keep; what is over a limit is listed as left out."""
+    """The size limits of a snapshot; entries over a limit are listed as left out."""
 
-    max_file_bytes: int = 4 << 30  # by allocated blocks: a sparse file costs what it holds
+    max_file_bytes: int = 4 << 30  # allocated blocks, so that a sparse file counts by its data
     max_entries: int = 5_000_000
     max_depth: int = 3_000
 
 
 class LeftOut(Value):
-    """Something in the tree that a snapshot does not keep."""
+    """An entry that a snapshot does not include."""
 
     path: str
     kind: str  # fifo, socket, device, large, unreadable, deep, many, foreign
@@ -81,19 +84,19 @@ class LeftOut(Value):
 
 
 class Taken(Value):
-    """What taking a snapshot found: the root to remember and what a person should know about it."""
+    """The result of taking a snapshot: the root to record, and warnings for the user."""
 
     root: str
-    files: int  # in `output/` and, over an overlay, in the upper layer: what was changed, not what exists
+    files: int  # in `output/` and, over an overlay, in the upper layer: changed files, not all files
     size: int
     left_out: tuple[LeftOut, ...] = ()
     torn: tuple[str, ...] = ()  # still changing after several reads
     live: bool = False
-    stored_bytes: int = 0  # what it added to the store
+    stored_bytes: int = 0  # bytes added to the object store
 
 
 class Snapshot(Value):
-    """A kept state of a workspace."""
+    """A stored state of a workspace."""
 
     id: str
     root: str
@@ -108,10 +111,10 @@ class Snapshot(Value):
 
 
 class Restored(Value):
-    """What a restore did."""
+    """The result of a restore."""
 
     written: int = 0
     removed: int = 0
     adjusted: int = 0  # only mode, time or xattrs
-    kept: tuple[str, ...] = ()  # in the way, but in no snapshot: too large or unreadable, so not removed
-    missing: tuple[str, ...] = ()  # in the state, but never kept: devices and the like
+    kept: tuple[str, ...] = ()  # in the way, but in no snapshot (too large or unreadable), so not removed
+    missing: tuple[str, ...] = ()  # part of the state, but never stored: devices and other special files

@@ -1,10 +1,10 @@
-"""What a workspace is made from, and what was made: values, and the spelling of a source.
+"""Sources of workspaces: the values before and after filling, and the syntax of a source.
 
     empty · clone:URL[#BRANCH or #COMMIT] · worktree:PATH · folder:PATH · overlay:PATH
     fork:TASK/AGENT[@SNAPSHOT] · template:NAME · archive:FILE · a bare URL is clone:, a bare path is overlay:
 
-Nothing here touches the disk: a path stays as it was written until a door joins it to its working directory
-(`absolute`), and whether it exists is found out by the source's driver.
+Nothing here accesses the disk: a path stays as written until a door joins it to its working directory (`absolute`), and
+the source's driver checks that it exists.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 KINDS = ("empty", "clone", "worktree", "folder", "overlay", "fork", "template", "archive")
 ON_DISK = ("worktree", "folder", "overlay", "archive")
 
-# `re` costs 5 ms to import, as much as a whole `aw create`; these few spellings are easy to read without it.
+# `re` takes 5 ms to import, as much as a whole `aw create`; this simple syntax is easy to parse without it.
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _SIMPLE = _LETTERS | frozenset("0123456789._-")
 _HEX = frozenset("0123456789abcdef")
-_MAX_REF_BYTES = 250  # a file system has 255 for one component, and git wants some for `.lock`
+_MAX_REF_BYTES = 250  # file systems allow 255 for one component, and git appends `.lock`
 _SHOWN = 100
 BRANCH_HINT = "letters, digits, - and _, parts divided by /; git check-ref-format --branch NAME tells"
 
 
 class Source(Value):
-    """Where the files of a workspace come from, and go back to."""
+    """The origin of a workspace's files, to which changes are applied."""
 
     kind: str
     location: str = ""  # a path, a URL, the name of a template or the id of a workspace
@@ -40,14 +40,14 @@ class Source(Value):
     snapshot: str | None = None  # fork: the state to start from, instead of the present one
 
     def spec(self) -> str:
-        """How this source is written."""
+        """Return the source in its written form."""
         text = f"{self.kind}:{self.location}" if self.kind != "empty" else "empty"
         if self.branch or self.commit:
             text += f"#{self.branch or self.commit}"
         return text + (f"@{self.snapshot}" if self.snapshot else "")
 
     def absolute(self, directory: str) -> Source:
-        """The same source with a relative path joined to `directory`."""
+        """Return the source with a relative path joined to `directory`."""
         if self.kind in ON_DISK or (self.kind == "clone" and is_local(self.location)):
             if self.location.startswith(("file://", "s3://")):
                 return self
@@ -56,51 +56,51 @@ class Source(Value):
 
 
 class Place(Value):
-    """Where a workspace is being built: paths on the host, none of them visible to the agent as such."""
+    """The host paths at which a workspace is being built, none of them visible to the agent."""
 
-    uid: str  # the random internal id of this incarnation of the workspace
-    root: str  # the directory that holds work/: in staging while it is filled, in its place when it is attached
-    layers: str  # private directory for this workspace's layers; its grandparent is shared by all of them
+    uid: str  # the unique internal id of this incarnation of the workspace
+    root: str  # the directory that holds work/: the staging directory while filling, the final path after it
+    layers: str  # private directory for this workspace's layers; its grandparent is shared by all workspaces
     cache: str  # the home's cache
-    owner: tuple[int, int] | None = None  # uid and gid that the agent has when we run as root
+    owner: tuple[int, int] | None = None  # uid and gid of the agent when we run as root
 
 
 class Filled(Value):
-    """What a source made, in a form that the event log can keep."""
+    """The result of filling a workspace, in a form for the event log."""
 
     mechanism: str  # overlay, rootless-overlay, btrfs, reflink, copy; plain: its own directory; none: in place
     layers: list[str]  # lower layers from top to bottom
     origin: dict[str, Any]  # depends on the kind: path, url, commit, branch, since_ns, borrows
-    notes: list[str]  # what people should know
-    began_bytes: int = 0  # what a copy took at the beginning: a quota counts what is added to it
+    notes: list[str]  # warnings for the user
+    began_bytes: int = 0  # initial size of a copy: a quota counts bytes added to it
     began_files: int = 0
 
 
 class FillOptions(Value):
-    """What a caller may choose about how a workspace is filled."""
+    """Options of the caller for filling a workspace."""
 
-    mechanism: str | None = None  # force one, fail if it is not to be had
+    mechanism: str | None = None  # force one; fail if it is not available
     shallow: bool = True
     default_branch: str | None = None
     tags: bool = False
     submodules: bool = False
     lfs: bool = False
-    lfs_hosts: tuple[str, ...] = ()  # hosts beside the repository's own that a repository may name for its large files
+    lfs_hosts: tuple[str, ...] = ()  # hosts beside the repository's own that a repository may name for large files
     lfs_max_bytes: int | None = None  # of all large files of a commit
-    max_files: int | None = None  # and directories, of a commit
-    max_bytes: int | None = None  # of the files of a commit, and of all that is fetched from one URL
-    fresh_seconds: float = 60.0  # a mirror fetched less than this ago is not asked again
+    max_files: int | None = None  # files and directories of a commit
+    max_bytes: int | None = None  # of the files of a commit, and of everything fetched from one URL
+    fresh_seconds: float = 60.0  # a mirror fetched more recently is not fetched again
     timeout_seconds: float = 1800.0
     allow_local: bool = False  # file:// and paths: only for the owner on the command line
     allow_ssh: bool = False
-    private_hosts: tuple[str, ...] = ()  # hosts that may resolve to private addresses, and be spoken to by http
+    private_hosts: tuple[str, ...] = ()  # hosts that may resolve to private addresses and be reached by http
     identity: tuple[str, str] | None = None  # user.name and user.email for commits
-    leave_out: tuple[str, ...] = ()  # patterns of paths that stay behind, beside those of .awignore
+    leave_out: tuple[str, ...] = ()  # patterns of excluded paths, in addition to .awignore
     templates: str = ""  # the directory of all templates
 
 
 def parse(spec: str) -> Source:
-    """Read a source as people write it; InvalidSource says what is wrong."""
+    """Parse a source; raise InvalidSource with the reason."""
     if "\0" in spec:
         raise NullByteInPath("the source holds a NUL byte")
     text = spec
@@ -132,9 +132,9 @@ def parse(spec: str) -> Source:
 
 
 def _refuse_credentials(text: str) -> None:
-    """Refuse a URL with a password before any part of it can stand in an error, an event or a file.
+    """Refuse a URL with a password before any part of it can appear in an error, an event or a file.
 
-    A password may hold any character, also those that end a host or begin a branch, so all of the text is looked at.
+    A password may contain any character, also one that ends a host or begins a branch, so the whole text is searched.
     """
     kind, _, rest = text.partition(":")
     if kind in KINDS and kind != "clone":
@@ -158,7 +158,7 @@ def _refuse_credentials(text: str) -> None:
 
 
 def is_local(location: str) -> bool:
-    """Whether a clone's location is on this machine's disk."""
+    """Return whether a clone's location is on this machine's disk."""
     scheme, mark, _ = location.partition("://")
     if mark and scheme[:1] in _LETTERS and _SIMPLE.issuperset(scheme.replace("+", "")):
         return scheme == "file"
@@ -166,41 +166,42 @@ def is_local(location: str) -> bool:
 
 
 def _is_scp(text: str) -> bool:
-    """`git@host:path`, git's other way to write ssh://."""
+    """Return whether the text is `git@host:path`, git's short form of ssh://."""
     user, mark, rest = text.partition("@")
     host, colon, _ = rest.partition(":")
     return bool(mark and colon and user and host) and _SIMPLE.issuperset(user + host)
 
 
 def template_name(name: str) -> str:
-    """A legal template name, as it is used for a directory."""
+    """Return a legal template name, which is also its directory name; raise an error otherwise."""
     if not is_plain_name(name):
         raise InvalidSource(f"{name!r} is no template name", hint="letters, digits, dot, dash and underscore")
     return name
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether this can be a file name everywhere and is no option of any program."""
+    """Return whether this is a valid file name on every system and cannot be taken for a command-line option."""
     return 0 < len(name) <= 100 and name[0] not in ".-" and _SIMPLE.issuperset(name)
 
 
 def branch_name(name: str) -> str:
-    """A name that git takes for a branch and no program for an option."""
+    """Return a valid git branch name that cannot be taken for a command-line option; raise an error otherwise."""
     if not is_branch_name(name):
         raise InvalidSource(f"{name[:_SHOWN]!r} is no branch name", hint=BRANCH_HINT)
     return name
 
 
 def is_branch_name(name: str) -> bool:
-    """Whether this may be the name of a branch: `is_ref_name`, and neither an option nor another word for HEAD."""
+    """Return whether this is a valid branch name: `is_ref_name`, and neither an option nor an alias of HEAD."""
     return not name.startswith("-") and name not in ("@", "HEAD") and is_ref_name(f"refs/heads/{name}")
 
 
 def is_ref_name(name: str) -> bool:
-    """Whether this is the full name of a ref by the rules of `git check-ref-format`, and safe to show.
+    """Return whether this is a full ref name by the rules of `git check-ref-format`, and safe to display.
 
-    A ref is a file below the git directory, so this is asked before anything is opened. What a terminal obeys or hides
-    (control characters, bidirectional overrides, half characters) is refused too, and a name that is too long.
+    A ref is a file below the git directory, so call this before opening anything. Names with characters that control a
+    terminal or are invisible (control characters, bidirectional overrides, lone surrogates) and names that are too long
+    are refused as well.
     """
     parts = name.split("/")
     return (
@@ -216,7 +217,7 @@ def is_ref_name(name: str) -> bool:
 
 
 def is_commit(text: str) -> bool:
-    """Whether this is the full id of an object, in SHA-1 or SHA-256."""
+    """Return whether this is the full id of an object, in SHA-1 or SHA-256."""
     return len(text) in (40, 64) and _HEX.issuperset(text)
 
 
@@ -245,6 +246,6 @@ def _path(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        # Paths of origins stand in the event log and travel as JSON, which has no way to write such a name.
+        # Origin paths are stored in the event log and sent as JSON, which cannot represent such a name.
         raise InvalidSource("the path is not valid UTF-8", hint="reach it by another name, such as a link") from None
     return text

@@ -1,4 +1,4 @@
-"""Count what happens again and again, and say rarely how often: an agent decides how often it is refused."""
+"""Rate limit for repeated events: count all, record few, because an agent decides how often it is refused."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ MOST_KEYS = 100
 
 
 class Tally:
-    """For each kind of thing, when it is due to be written down: the first, second, fourth, eighth… time."""
+    """Decide per key when a count is due to be recorded: at the first, second, fourth, eighth… occurrence."""
 
     def __init__(self) -> None:
         self._seen: dict[Key, int] = {}
         self._said: dict[Key, int] = {}
 
     def holds(self, key: Key) -> bool:
-        """Whether the key is known or there is room for one more; the others are to be counted as one."""
+        """Return whether the key is known or there is capacity for one more; count other keys under a common one."""
         return key in self._seen or len(self._seen) < MOST_KEYS
 
     def add(self, key: Key) -> int:
-        """Count one more; how many are to be written down now, or 0."""
+        """Count one occurrence; return the number to record now, or 0."""
         seen = self._seen[key] = self._seen.get(key, 0) + 1
         return self._take(key) if seen & (seen - 1) == 0 else 0
 
     def rest(self) -> Iterator[tuple[Key, int]]:
-        """What has not been written down yet, at the end."""
+        """Return the counts not yet recorded, at the end."""
         for key in self._seen:
             if count := self._take(key):
                 yield key, count

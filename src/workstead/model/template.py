@@ -6,8 +6,8 @@ from workstead.model.value import Value
 
 
 class Template(Value):
-    """A named directory that workspaces can be made from."""
+    """A named directory from which workspaces can be created."""
 
     name: str
     path: str
-    shared: bool = True  # whether workspaces stand on its files; what was put there by hand is copied
+    shared: bool = True  # whether workspaces use its files as a layer; a template added manually is copied

@@ -1,4 +1,4 @@
-"""Text that an agent may have made, fit to be shown."""
+"""Escape text that an agent may have written, for safe display."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from re import Match
 
-TRACEBACK_IN = " (traceback in "  # stands before the path of a crash log, at the end of a message
+TRACEBACK_IN = " (traceback in "  # precedes the path of a crash log at the end of a message
 
 
 def without_log_path(message: str) -> str:
-    """Return the message for a reader who must not learn a path of this machine."""
+    """Return the message without the path of a crash log, for a reader who must not learn paths of this machine."""
     return message.partition(TRACEBACK_IN)[0]
 
 
 def printable(text: str) -> str:
-    """The text with everything escaped that could act on a terminal or hide in a log."""
+    """Return the text with every character escaped that could control a terminal or hide in a log."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
 
 
 def quoted(words: Iterable[str]) -> str:
-    """A command in one line, as a shell takes it: two different commands never look the same."""
+    """Return a command as one line in shell syntax: two different commands never look the same."""
     return " ".join(map(word, words))
 
 
 def word(text: str) -> str:
-    """The text as one word of a shell command, also for hints that are copied: nothing in it is expanded or acts."""
+    """Return the text as one shell word, also for hints that are copied: nothing in it is expanded or executed."""
     if text.isprintable():
         import shlex
 
@@ -51,30 +51,30 @@ def _escaped(char: str) -> str:
 
 
 class TerminalFilter:
-    """Output of an agent, piece by piece, made fit for a terminal: text, line ends, tabs and colours pass; what else
-    would act on the terminal is shown escaped: titles, the clipboard, links, queries that the terminal answers by
-    typing, moves of the cursor."""
+    """Filter an agent's output for a terminal, piece by piece: text, line ends, tabs and colours pass; all other
+    control sequences are escaped: titles, the clipboard, links, queries that the terminal answers by typing, cursor
+    moves."""
 
     def __init__(self) -> None:
         import codecs
         import re
 
-        # A letter after ESC [ and digits is what the sequence does: m colours, K erases the rest of the line.
+        # The letter after ESC [ and digits is the function: m sets colours, K erases the rest of the line.
         self._acting = re.compile("(\x1b\\[[0-9;:]{0,64}[mK])|[\0-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udcff]")
         self._begun = re.compile("\x1b(\\[[0-9;:]{0,64})?$")
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-        self._held = ""  # the beginning of a sequence, whose end is in the next piece
+        self._held = ""  # the beginning of a sequence whose end is in the next piece
         self._has_colours = False
 
     def feed(self, data: bytes) -> bytes:
-        """The piece as it may be written."""
+        """Return the filtered piece."""
         text = self._held + self._decoder.decode(data)
         begun = self._begun.search(text)
         self._held = begun.group() if begun else ""
         return self._shown(text[: len(text) - len(self._held)])
 
     def end(self) -> bytes:
-        """What is left; colours end here, so that they do not hide what others print next."""
+        """Return the remaining output and reset colours, so that they do not affect later output."""
         text, self._held = self._held + self._decoder.decode(b"", final=True), ""
         return self._shown(text) + (b"\x1b[0m" if self._has_colours else b"")
 

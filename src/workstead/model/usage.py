@@ -6,32 +6,32 @@ from workstead.model.value import Value
 
 
 class WorkspaceUsage(Value):
-    """What one workspace takes on the disk."""
+    """Disk usage of one workspace."""
 
     workspace_id: str
     state: str
-    bytes: int  # exclusive: what it added itself, and what would come free without it
-    files: int  # with directories; both with what a run has open without a name
+    bytes: int  # exclusive: bytes it added itself, which deleting it would free
+    files: int  # including directories; both include unlinked files that a run has open
     max_bytes: int | None
     max_files: int | None = None
-    shared_bytes: int = 0  # of layers of ours that others may stand on too; an origin's own files do not count
+    shared_bytes: int = 0  # of layers that other workspaces may use too; an origin's own files do not count
     pinned: bool = False
 
 
 class Usage(Value):
-    """What everything takes."""
+    """Disk usage of the home."""
 
     workspaces: list[WorkspaceUsage]
-    workspaces_bytes: int  # exclusive ones
+    workspaces_bytes: int  # exclusive bytes
     shared_bytes: int  # every shared layer once
     snapshots_bytes: int
     trash: int
     trash_bytes: int
     cache_bytes: int
     archives_bytes: int
-    runs_bytes: int  # what runs printed
+    runs_bytes: int  # output of runs
     log_bytes: int
     disk_free_bytes: int
     disk_total_bytes: int
-    areas_bytes: int = 0  # of tasks: shared areas and mailboxes, which no quota counts
-    sweepable_bytes: int | None = None  # what aw sweep frees or takes to the trash, states aside; None: not looked
+    areas_bytes: int = 0  # of tasks: shared directories and mailboxes, which no quota counts
+    sweepable_bytes: int | None = None  # freed or moved to the trash by aw sweep, without snapshots; None: not computed

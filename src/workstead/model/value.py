@@ -1,9 +1,9 @@
-"""Frozen values with named fields, at almost no cost to import.
+"""Frozen values with named fields, at almost no import cost.
 
-`dataclasses` costs 17 ms to import and half a millisecond for every frozen class, which is more than all the rest of
-`aw create`. A `Value` is what a frozen, keyword-only dataclass is: it has the same fields, compares and prints the
-same, and answers `__dataclass_fields__` when somebody asks, so that msgspec, FastAPI and MCP take it for one. The
-machinery of `dataclasses` is loaded by that question and not before.
+`dataclasses` takes 17 ms to import and half a millisecond for every frozen class, which is more than all the rest of
+`aw create`. A `Value` behaves like a frozen, keyword-only dataclass: it has the same fields, equality and repr, and
+provides `__dataclass_fields__` on demand, so msgspec, FastAPI and MCP accept it as one. The module `dataclasses` is
+imported on the first access to that attribute and not before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ else:
 
 
 class _DataclassFields:
-    """Answers `cls.__dataclass_fields__` the first time with real dataclass fields, and replaces itself by them."""
+    """Descriptor that computes `cls.__dataclass_fields__` on first access and replaces itself by the result."""
 
     def __get__(self, _: object, owner: type[Value]) -> dict[str, Any]:
         import dataclasses
@@ -36,7 +36,7 @@ class _DataclassFields:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Value:
-    """Base of every value: fields from the annotations, keyword-only, unchangeable."""
+    """Base of every value: fields from the annotations, keyword-only, immutable."""
 
     if not TYPE_CHECKING:
         __types__ = {}
@@ -47,11 +47,11 @@ class Value:
         __defaults__: dict[str, Any]
 
     def __init_subclass__(cls) -> None:
-        annotations = cls.__annotations__  # its own only, also where a base has some
+        annotations = cls.__annotations__  # own annotations only, without those of a base
         cls.__types__ = {**cls.__types__, **annotations}
         own = {name: cls.__dict__[name] for name in annotations if name in cls.__dict__}
         cls.__defaults__ = {**cls.__defaults__, **own}
-        for name in own:  # msgspec leaves out a default that it finds on the class, and equality would miss the field
+        for name in own:  # msgspec omits a default that it finds on the class, and equality would miss the field
             delattr(cls, name)
         type.__setattr__(cls, "__dataclass_fields__", _DataclassFields())
 
@@ -91,11 +91,11 @@ class Value:
         return f"{type(self).__name__}({', '.join(f'{name}={self.__dict__[name]!r}' for name in self.__types__)})"
 
     def replace(self, **changes: Any) -> Self:
-        """The same value with some fields changed."""
+        """Return a copy with some fields changed."""
         return type(self)(**{**self.__dict__, **changes})
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields in order, values inside turned into dicts too: what JSON is made from."""
+        """Return the fields in order, nested values as dicts too: the input of the JSON encoder."""
         return {name: _plain(self.__dict__[name]) for name in self.__types__}
 
 

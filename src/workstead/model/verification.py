@@ -1,4 +1,4 @@
-"""The result of checking the log."""
+"""The result of verifying the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Verification:
-    """What `verify` found: how much it looked at, and the first thing that is wrong, if any."""
+    """The result of `verify`: the number of checked items, and the first error, if any."""
 
     def __init__(self, events: int, streams: int, records: int, broken: dict[str, Any] | None) -> None:
         self.events = events
@@ -19,7 +19,7 @@ class Verification:
         self.broken = broken
 
     def check(self) -> None:
-        """Raise LogBroken if something is wrong."""
+        """Raise LogBroken if there is an error."""
         if self.broken:
             raise LogBroken(
                 f"the event log is broken{self._place()}: {self.broken['problem']}",

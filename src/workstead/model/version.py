@@ -1,4 +1,4 @@
-"""Which Workstead this is: said by `aw --version`, and in every archive."""
+"""The version of Workstead: printed by `aw --version`, and stored in every archive."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How the log becomes the present: one pure step from an event to the records that it changes.
+"""Projection of events to views: one pure step from an event to the records that it changes.
 
-The store runs `project` inside the transaction that appends the event, over its tables; `repair --rebuild-views` and
-`verify` run the same function over a dict. That the two agree is what makes a view a cache and not a second truth.
+The store runs `project` over its tables, inside the transaction that appends the event; `repair --rebuild-views` and
+`verify` run the same function over a dict. Because both agree, a view is a cache and not a second source of truth.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Records(Protocol):
-        """Records by kind and key. A `live` record holds its label alone; a `pending` one is found by repair."""
+        """Records by kind and key. A `live` record owns its label exclusively; a `pending` one is found by repair."""
 
         def get(self, kind: str, key: str) -> dict[str, Any] | None: ...
         def put(
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def project(records: Records, event_type: str, data: dict[str, Any], stream: str, actor_id: str, at: str) -> None:
-    """Let one event change the records; raises WrongStatus, and nothing may be kept then."""
+    """Update the records for one event; raise WrongStatus, after which the caller must roll back."""
     if event_type in workspace.EVENTS:
         _workspace(records, event_type, data, stream, at)
     if event_type in run.EVENTS:
@@ -75,7 +75,7 @@ def _adopt(records: Records, data: dict[str, Any], stream: str) -> None:
             moved = {key: move_value(record[key], moves) for key in workspace.PATHS if key in record}
             _put_workspace(records, {**record, **moved})
     key = data["home"]
-    if records.get("home", key) is None:  # what states refer to keeps the paths of the first place
+    if records.get("home", key) is None:  # snapshots refer to the paths of the home's first location
         first = {"first_path": data["from_path"], "first_workspaces": data["from_workspaces"]}
         records.put("home", key, first, task=stream, label=key, live=False, pending=False)
 
@@ -112,7 +112,7 @@ def _run(records: Records, event_type: str, data: dict[str, Any], stream: str, a
     key = data["run_id"]
     record = run.fold(records.get("run", key), event_type, data, stream, actor_id, at)
     active = record["state"] in run.ACTIVE
-    # One active run for each workspace: it holds the workspace's name among runs, unless it may share.
+    # One active run for each workspace: its label is the workspace's uid, unless it may run concurrently.
     label = key if record["concurrent"] else record["uid"]
     records.put("run", key, record, task=stream, label=label, live=active, pending=active)
     desk = records.get("workspace", data["uid"]) if data.get("metadata_digest") else None
@@ -127,7 +127,7 @@ def _snapshot(records: Records, data: dict[str, Any], stream: str, at: str) -> N
     kept = {"taken_at": at, **data}
     if desk and desk.get("covers"):
         kept["applied"] = len(desk["covers"])
-    # Found by the incarnation: a workspace may come back from the trash in another task, with all its states.
+    # Indexed by uid: a workspace may be restored from the trash in another task, with all its snapshots.
     records.put("snapshot", key, kept, task=stream, label=data["uid"], live=False, pending=False)
     if desk:
         _put_workspace(records, {**desk, "last_root": data["root"], "last_snapshot": key})
@@ -140,7 +140,7 @@ def _token(records: Records, event_type: str, data: dict[str, Any], stream: str,
     else:
         record = records.get("token", key)
         record = record and {**record, "revoked_at": at}
-    if record:  # found by the digest for as long as it is good
+    if record:  # found by the digest while it is valid
         live = record["revoked_at"] is None
         records.put("token", key, record, task=stream, label=record["digest"], live=live, pending=False)
 
@@ -152,13 +152,13 @@ def _race(records: Records, event_type: str, data: dict[str, Any], stream: str, 
 
 def _call(records: Records, event_type: str, data: dict[str, Any], stream: str, actor_id: str, at: str) -> None:
     record = call.fold(records.get("call", data["call_id"]), event_type, data, actor_id, at)
-    if record:  # it holds its key for ever: a repeat gets the same answer, and never does the same again
+    if record:  # it owns its key forever: a retry returns the same answer and never executes again
         records.put("call", data["call_id"], record, task=stream, label=record["key"], live=True, pending=False)
 
 
 def _approval(records: Records, event_type: str, data: dict[str, Any], stream: str, actor_id: str, at: str) -> None:
     key = data["approval_id"]
     record = approval.fold(records.get("approval", key), event_type, data, stream, actor_id, at)
-    # The same request is asked once at a time: while it is open or granted it holds its key alone.
+    # An open or granted approval owns its key exclusively, so that a request is asked only once at a time.
     live = record["state"] in approval.LIVE
     records.put("approval", key, record, task=stream, label=record["key"], live=live, pending=False)

@@ -1,4 +1,4 @@
-"""A watcher in the background, as the log knows it."""
+"""Background watchers, as recorded in the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVENTS = frozenset({"watch_started", "watch_weakened", "watch_stopping", "watch_
 
 
 class Watching(Value):
-    """A process that writes down what changes in a workspace."""
+    """A process that records file changes of a workspace."""
 
     workspace_id: str
     uid: str
@@ -21,11 +21,11 @@ class Watching(Value):
     state: str  # watching, stopping
     mechanism: str  # inotify, or scanning
     since: str
-    note: str = ""  # why it is weaker than it could be
+    note: str = ""  # why the mechanism is weaker than possible
 
 
 def fold(record: dict[str, Any] | None, event_type: str, data: Mapping[str, Any], at: str) -> dict[str, Any] | None:
-    """The watcher's record after one more event; None when there is no watcher any more."""
+    """Return the watcher's record after one more event; None when there is no watcher any more."""
     if event_type == "watch_started":
         fields = {key: data[key] for key in ("workspace_id", "uid", "home", "mechanism")}
         return Watching(**fields, state="watching", since=at).as_dict()
@@ -37,5 +37,5 @@ def fold(record: dict[str, Any] | None, event_type: str, data: Mapping[str, Any]
 
 
 def pair(uid: str, other_uid: str) -> str:
-    """The name of two workspaces, whichever is first."""
+    """Return the key of a pair of workspaces, independent of their order."""
     return "+".join(sorted((uid, other_uid)))

@@ -1,4 +1,4 @@
-"""A workspace, and the table that says what may happen to it.
+"""A workspace, and the table of its state transitions.
 
     planned ─> creating ─> ready ─> destroying ─> destroyed ─> purging ─> purged
                   │  └──> failed ──────┘  ^            │
@@ -6,8 +6,8 @@
                aborted            ready <─> reverting, applying
 
 `creating`, `destroying`, `restoring`, `purging`, `reverting` (to a snapshot) and `applying` are intents: a process is
-at it, or has died at it and `repair` finishes or undoes. Folding a workspace's events through `TABLE` gives its state;
-an event that the table does not know for the present state is refused, and nothing changes.
+at work, or has died and `repair` finishes or undoes the step. Folding a workspace's events through `TABLE` returns its
+state; an event without a transition from the present state is refused, and nothing changes.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ class Workspace(Value):
     filled: dict[str, object] = {}
     metadata_digest: str = ""
     trash_path: str = ""
-    operation_id: str = ""  # of the step under way, or of the last one
-    undoes: str = ""  # the operation that this one takes back
+    operation_id: str = ""  # of the step in progress, or of the last one
+    undoes: str = ""  # the operation that this one undoes
     reason: str = ""  # why it was destroyed, or why it failed
-    settled: str = ""  # the state to fall back to when a step under way is undone
-    before: dict[str, object] = {}  # what the step under way has changed, as it was
-    base: str = ""  # the state that its changes are counted from
-    last_root: str = ""  # the state that was kept last
-    covers: list[str] = []  # what each of its applies replaced in the folder that it lies on
-    last_snapshot: str = ""  # and its id
-    step: dict[str, object] = {}  # what a restore or apply under way is about
-    pinned: bool = False  # no sweep takes it
-    policy: dict[str, object] = {}  # what agents may do in it
-    host: str = ""  # the machine that it was made on
+    settled: str = ""  # the state to return to when a step in progress is undone
+    before: dict[str, object] = {}  # old values of the fields that the step in progress changed
+    base: str = ""  # the state that its changes are compared with
+    last_root: str = ""  # root of the last snapshot
+    covers: list[str] = []  # for each of its applies, the content that it replaced in the folder below
+    last_snapshot: str = ""  # id of the last snapshot
+    step: dict[str, object] = {}  # details of a restore or apply in progress
+    pinned: bool = False  # no sweep deletes it
+    policy: dict[str, object] = {}  # permissions of agents
+    host: str = ""  # the machine on which it was created
 
     @property
     def id(self) -> WorkspaceId:
-        """The id, `TASK/AGENT`."""
+        """Return the id, `TASK/AGENT`."""
         return self.workspace_id
 
     def names(self) -> dict[str, Any]:
-        """What every fact about the workspace begins with."""
+        """Return the identifying fields that every event of the workspace begins with."""
         return {"workspace_id": self.workspace_id, "agent_id": self.agent_id, "uid": self.uid}
 
 
-# (state, event) -> next state. `=` stands for the state before the step that failed or was undone.
+# (state, event) -> next state. `=` is the state before the step that failed or was undone.
 TABLE: dict[tuple[str, str], str] = {
     ("", "workspace_planned"): "planned",
     ("", "workspace_creating"): "creating",
@@ -102,16 +102,16 @@ TABLE: dict[tuple[str, str], str] = {
 }
 
 EVENTS = frozenset(event for _, event in TABLE)
-# The id is taken.
+# States in which the id is in use.
 LIVE = frozenset({"planned", "creating", "ready", "failed", "destroying", "restoring", "reverting", "applying"})
-# Fields that hold paths inside the home.
+# Fields that contain paths inside the home.
 PATHS = ("path", "trash_path", "filled", "before", "step")
-# Somebody is at it, or died at it.
+# States in which a process is at work, or has died.
 PENDING = frozenset({"creating", "destroying", "restoring", "purging", "reverting", "applying"})
 
 
 def next_state(record: Mapping[str, Any] | None, event_type: str, data: Mapping[str, Any]) -> str:
-    """Where the table leads, or WrongStatus."""
+    """Return the next state by the table; raise WrongStatus if there is none."""
     state = record["state"] if record else ""
     found = TABLE.get((state, event_type))
     if found is None:
@@ -131,7 +131,7 @@ def next_state(record: Mapping[str, Any] | None, event_type: str, data: Mapping[
 def fold(
     record: dict[str, Any] | None, event_type: str, data: Mapping[str, Any], stream: str, at: str
 ) -> dict[str, Any]:
-    """The workspace's record after one more event."""
+    """Return the workspace's record after one more event."""
     state = next_state(record, event_type, data)
     if record and event_type in _PINS:
         kept = {key: value for key, value in record.items() if key != "pinned"}
@@ -142,13 +142,13 @@ def fold(
     new["before"] = {key: record[key] for key in _STEP} if record and state in PENDING else {}
     if state in ("ready", "failed", "planned"):
         new["settled"] = state
-    if event_type == "workspace_restoring":  # it may come back under another id
+    if event_type == "workspace_restoring":  # it may be restored under another id
         new.update(task_id=stream, agent_id=data["agent_id"], workspace_id=data["workspace_id"])
     if event_type == "workspace_restored":
         new["reason"] = ""
     new["step"] = dict(data) if event_type in _ANNOUNCED else {}
     new["state"] = state
-    if record is None or record["state"] != "destroyed" or state != "destroyed":  # the time of the trash goes on
+    if record is None or record["state"] != "destroyed" or state != "destroyed":  # keep the time of the move to the trash
         new["updated_at"] = at
     for key, source_key in _CARRIED:
         if source_key in data:
@@ -160,7 +160,7 @@ def fold(
 
 _PINS: dict[str, dict[str, Any]] = {"workspace_pinned": {"pinned": True}, "workspace_unpinned": {}}
 _ANNOUNCED = ("snapshot_restoring", "changes_applying")
-# A step that failed has changed nothing: what its intent said about the workspace is taken back with it.
+# A failed step has changed nothing: the fields that its intent set are reset.
 _TAKEN_BACK = (
     "workspace_create_failed",
     "workspace_destroy_failed",

@@ -68,7 +68,7 @@ def _problem(part: str) -> str | None:
 
 
 def directory_name(part: str) -> str:
-    """Return the directory name for one part of an id: readable where possible, always different for different parts."""
+    """Return the directory name for one part of an id: readable where possible, unique for each part."""
     if part[0] in _START and _SIMPLE.issuperset(part):
         return part
     escaped = "~" + "".join(chr(byte) if byte in _PLAIN_BYTES else f"%{byte:02X}" for byte in part.encode())

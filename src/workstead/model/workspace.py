@@ -148,7 +148,7 @@ def fold(
         new["reason"] = ""
     new["step"] = dict(data) if event_type in _ANNOUNCED else {}
     new["state"] = state
-    if record is None or record["state"] != "destroyed" or state != "destroyed":  # keep the time of the move to the trash
+    if record is None or record["state"] != "destroyed" or state != "destroyed":  # keep the time when it was trashed
         new["updated_at"] = at
     for key, source_key in _CARRIED:
         if source_key in data:

@@ -1,8 +1,8 @@
 """The HTTP door: parse, call one verb, answer.
 
-guard.py      what is refused before anything is read: hosts, origins, tokens, sizes, spellings
-app.py        the routes put together
-routes_*.py   the routes, by what they are about
-streams.py    events and output as they happen
-serve.py      `aw serve`: the socket, the signals, the end
+guard.py      checks before any route runs: hosts, origins, tokens, sizes, URL encoding
+app.py        the application with all routes
+routes_*.py   the routes, by subject
+streams.py    live streams of events and output
+serve.py      `aw serve`: socket, signals, shutdown
 """

@@ -1,4 +1,4 @@
-"""What the server says about itself: one JSON document per line on stderr, control characters escaped, no secrets."""
+"""The server's log: one JSON document per line on stderr, control characters escaped, no secrets."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import Any
 
 
 def note(what: str, *, error: BaseException | None = None, **fields: Any) -> None:
-    """Write one line."""
+    """Write one line to the log."""
     line: dict[str, Any] = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "what": what}
     line.update((key, value) for key, value in fields.items() if value is not None)
     if error is not None:
         line["error"] = "".join(traceback.format_exception(error))
-    # ASCII: a control character or a mark that turns the line around is shown, and does nothing.
+    # ASCII only: control characters and bidirectional marks are escaped and cannot affect a terminal.
     print(json.dumps(line, default=str), file=sys.stderr, flush=True)
 
 
 class _Refusals:
-    """How many lines of each kind were written in this minute: whoever is refused decides how often."""
+    """Rate limit for log lines of refused requests, per error code and minute: the client decides how often it is
+    refused."""
 
     MOST = 30
 
@@ -29,7 +30,8 @@ class _Refusals:
         self._counts: dict[str, tuple[int, int]] = {}  # code: minute, refusals in it
 
     def add(self, code: str) -> int:
-        """Count one; 0 if it is to be left out, else how many it stands for, those left out before included."""
+        """Count one refusal; return 0 to skip the line, else the number of refusals it stands for, including skipped
+        ones."""
         now = int(time.monotonic()) // 60
         minute, count = self._counts.get(code, (now, 0))
         left_out = max(0, count - self.MOST) if minute != now else 0
@@ -42,13 +44,13 @@ _refusals = _Refusals()
 
 
 def note_refusal(code: str, **fields: Any) -> None:
-    """Write one line for a request that was refused, at most 30 a minute for each code."""
+    """Write one line for a refused request, at most 30 a minute for each code."""
     if count := _refusals.add(code):
         note("refused", code=code, count=count if count > 1 else None, **fields)
 
 
 class Journal(logging.Handler):
-    """Lets what libraries log become lines of ours."""
+    """Logging handler that turns log records of libraries into lines of our log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None

@@ -1,4 +1,4 @@
-"""The application: the routes put together behind the guard."""
+"""The application: all routes behind the guard."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ _TAGS = [
 
 
 class App(FastAPI):
-    """FastAPI behind our guard: no middleware that is added later gets in front of it."""
+    """FastAPI behind our guard: middleware that is added later never comes before it."""
 
     front: Front
-    has_page = False  # whether the page was added, which speaks over web sockets
+    has_page = False  # whether the page was added, which uses web sockets
 
     def build_middleware_stack(self) -> Any:
         return Guard(super().build_middleware_stack(), self.front)
@@ -76,7 +76,7 @@ class App(FastAPI):
 
 
 def show_examples(document: dict[str, Any]) -> None:
-    """Put an example beside every JSON body, made of the examples that its keys have."""
+    """Add an example to every JSON body in the OpenAPI document, built from the examples of its keys."""
     schemas = document["components"]["schemas"]
     for methods in document["paths"].values():
         for operation in methods.values():
@@ -101,9 +101,9 @@ def _example(schemas: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_app(workspaces: Local, settings: Settings, hosts: frozenset[str]) -> App:
-    """The application for a home; `hosts` are the values of the Host header that it answers to.
+    """Return the application for a home; `hosts` are the accepted values of the Host header.
 
-    What is added to it (the page, MCP) stands behind the same guard: see `guard.API` for what needs a token.
+    Everything added to it (the page, MCP) is behind the same guard: see `guard.API` for the paths that need a token.
     """
     front = Front(workspaces, settings, hosts)
 
@@ -122,7 +122,7 @@ def make_app(workspaces: Local, settings: Settings, hosts: frozenset[str]) -> Ap
         version=__version__,
         summary="Isolated workspaces for coding agents.",
         openapi_tags=_TAGS,
-        docs_url=None,  # they fetch scripts from elsewhere
+        docs_url=None,  # they load scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,
         lifespan=living,
@@ -131,13 +131,13 @@ def make_app(workspaces: Local, settings: Settings, hosts: frozenset[str]) -> Ap
     front.hub, front.tails = Hub(front), Tails(front)
     front.webhooks, front.metrics = Webhooks(front), Metrics(front, front.hub)
     handle_errors(app)
-    for router in ROUTERS:  # as they are: including them would build every route anew for each application
+    for router in ROUTERS:  # added without include_router, which would rebuild every route for each application
         app.router.routes.extend(router.routes)
     return app
 
 
 def hosts_of(host: str, port: int, names: list[str]) -> frozenset[str]:
-    """The values of the Host header that are us."""
+    """Return the accepted values of the Host header."""
     own = {"127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host}
     every = {f"{name}:{port}" for name in own} | (own if port == 80 else set())
     return frozenset(name.lower() for name in (*every, *names))

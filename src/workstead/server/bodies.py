@@ -1,4 +1,4 @@
-"""What requests carry. An unknown key is refused: what is silently ignored is a promise that is silently broken."""
+"""Request bodies. An unknown key is refused rather than silently ignored: an ignored option is a broken promise."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Megabytes = Annotated[int, Field(gt=0, le=1 << 30)]
 
 
 class Body(BaseModel):
-    """Base of all: strict types, no unknown keys, no infinity."""
+    """Base of all request bodies: strict types, no unknown keys, no infinity."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class NewWorkspace(Body):
-    """A workspace to be made."""
+    """A workspace to create."""
 
     source: Text = Field("empty", examples=["empty", "clone:https://example.org/project.git#main"])
     id: Annotated[str, Field(max_length=401)] | None = Field(None, examples=["fix-login/a1"])
@@ -33,7 +33,7 @@ class NewWorkspace(Body):
 
 
 class Destroy(Body):
-    """Workspaces to be moved to the trash."""
+    """Workspaces to move to the trash."""
 
     ids: list[Annotated[str, Field(min_length=1, max_length=401)]] = Field(
         max_length=10_000, examples=[["fix-login/a1"]]
@@ -43,7 +43,7 @@ class Destroy(Body):
 
 
 class NewRun(Body):
-    """A command to be run."""
+    """A command to run."""
 
     command: list[Text] = Field(min_length=1, max_length=10_000, examples=[["python3", "-c", "print(1)"]])
     sandbox: Literal["auto", "bubblewrap", "vm"] = Field("auto", description="`none` cannot be asked for here")
@@ -64,7 +64,7 @@ class NewRun(Body):
 
 
 class Typed(Body):
-    """What is typed into a terminal, and how large it is from now on."""
+    """Input for a terminal, and its new size."""
 
     text: Text = Field("", examples=["ls\n"])
     base64: Annotated[str, Field(max_length=140_000)] = Field("", description="the same, for what is no text")
@@ -73,7 +73,7 @@ class Typed(Body):
 
 
 class Move(Body):
-    """A file to get another name."""
+    """A file to rename."""
 
     path: Path
     to: Path = Field(examples=["work/app.py"])
@@ -82,27 +82,27 @@ class Move(Body):
 
 
 class NewDirectory(Body):
-    """A directory to be made."""
+    """A directory to create."""
 
     path: Path = Field(examples=["work/src"])
     parents: bool = False
 
 
 class NewSnapshot(Body):
-    """A state to be kept."""
+    """A snapshot to take."""
 
     label: Annotated[str, Field(max_length=1000)] = Field("", examples=["before the refactoring"])
 
 
 class Restore(Body):
-    """A state to be brought back."""
+    """A snapshot to restore."""
 
     snapshot: Annotated[str, Field(min_length=1, max_length=200)] = Field(examples=["base"])
     paths: list[Path] = Field([], max_length=100_000)
 
 
 class Apply(Body):
-    """Changes to be given back."""
+    """Changes to apply to the origin."""
 
     paths: list[Path] = Field([], max_length=100_000)
     hunks: dict[Path, list[Text]] = Field({}, max_length=10_000, examples=[{"src/login.py": ["5a0c1d22e9f4"]}])
@@ -112,7 +112,7 @@ class Apply(Body):
 
 
 class Fork(Body):
-    """Copies to be made."""
+    """Forks to create."""
 
     new_id: Annotated[str, Field(min_length=1, max_length=401)] | None = Field(None, examples=["fix-login/a2"])
     count: Annotated[int, Field(ge=1, le=1000)] = 1
@@ -120,7 +120,7 @@ class Fork(Body):
 
 
 class Undo(Body):
-    """What to take back."""
+    """The operation to undo."""
 
     operation_id: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
         None, description="the newest operation if left out"
@@ -128,13 +128,13 @@ class Undo(Body):
 
 
 class BringBack(Body):
-    """How to bring something back from the trash."""
+    """Options for restoring a workspace from the trash."""
 
     new_id: Annotated[str, Field(min_length=1, max_length=401)] | None = None
 
 
 class Sweep(Body):
-    """What to delete for good."""
+    """Options for a sweep, which deletes permanently."""
 
     dry_run: bool = False
     everything: bool = Field(False, description="whatever is in the trash, however young")
@@ -145,7 +145,7 @@ class Sweep(Body):
 
 
 class NewTemplate(Body):
-    """A template to be kept: a folder of the server's machine, or the files of a workspace."""
+    """A template to add: a folder of the server's machine, or the files of a workspace."""
 
     name: Name = Field(examples=["python-service"])
     folder: Text | None = None
@@ -153,7 +153,7 @@ class NewTemplate(Body):
 
 
 class ChosenFolder(Body):
-    """A folder to be selected."""
+    """A folder to select."""
 
     folder: Annotated[str, Field(min_length=1, max_length=4096)] = Field(examples=["/srv/project"])
 
@@ -166,7 +166,7 @@ class NewMessage(Body):
 
 
 class NewToken(Body):
-    """A token to be made."""
+    """A token to create."""
 
     workspace_id: Annotated[str, Field(min_length=1, max_length=401)] = Field(examples=["fix-login/a1"])
     label: Annotated[str, Field(max_length=200)] = ""
@@ -174,20 +174,20 @@ class NewToken(Body):
 
 
 class Stop(Body):
-    """How to end a run."""
+    """Options for stopping a run."""
 
     at_once: bool = Field(False, description="SIGKILL without SIGTERM before")
 
 
 class OneEdit(Body):
-    """One replacement: the old text is quoted."""
+    """One replacement, with the old text quoted."""
 
     old: Text = Field(examples=["retries = 3"])
     new: Text = Field(examples=["retries = 5"])
 
 
 class Edits(Body):
-    """Replacements to be made in a file."""
+    """Replacements to make in a file."""
 
     path: Path
     edits: list[OneEdit] = Field(min_length=1, max_length=1000)
@@ -196,32 +196,32 @@ class Edits(Body):
 
 
 class Prompt(Body):
-    """A text that may speak of old mounts."""
+    """A prompt that may contain old mount paths."""
 
     text: Annotated[str, Field(max_length=1_000_000)] = Field(examples=["read /mnt/okcomputer/notes.md"])
 
 
 class Turn(Body):
-    """An answer of an agent, after which the state is kept."""
+    """An answer of an agent, after which a snapshot is taken."""
 
     message: Annotated[str, Field(max_length=1_000_000)] = Field(examples=["I fixed the login bug."])
 
 
 class Pin(Body):
-    """Why a workspace is to be kept."""
+    """The reason for pinning a workspace."""
 
     reason: Annotated[str, Field(max_length=1000)] = ""
 
 
 class Repair(Body):
-    """How to mend."""
+    """Options for a repair."""
 
     rebuild_views: bool = False
     accept_log: bool = False
 
 
 class NewWorkspaceRun(NewRun):
-    """A command to be run in a workspace that is made for it."""
+    """A command to run in a new workspace."""
 
     source: Text = Field("empty", examples=["overlay:."])
     id: Annotated[str, Field(min_length=1, max_length=401)] | None = None
@@ -229,7 +229,7 @@ class NewWorkspaceRun(NewRun):
 
 
 class KeptCommand(Body):
-    """A command to be run to its end in the workspace's box, which is kept for the next one."""
+    """A command to run to its end in the workspace's command server, which stays for the next command."""
 
     command: list[Text] = Field(min_length=1, max_length=10_000, examples=[["pytest", "-q"]])
     sandbox: Literal["auto", "bubblewrap", "vm"] = "auto"
@@ -239,7 +239,7 @@ class KeptCommand(Body):
 
 
 class Decide(Body):
-    """A decision."""
+    """A decision about an approval."""
 
     decision: Literal["grant", "deny"]
     comment: Annotated[str, Field(max_length=10_000)] = ""
@@ -257,27 +257,27 @@ class DecideAll(Decide):
 
 
 class NewPolicy(Body):
-    """A policy, or what differs from the present one."""
+    """A policy, or differences from the present one."""
 
     policy: Name | dict[str, Any] = Field(examples=["careful"])
     reason: Annotated[str, Field(max_length=1000)] = ""
 
 
 class NewArchive(Body):
-    """Where an archive goes: a file or directory of the server's machine, or an `s3://` URL."""
+    """The destination of an archive: a file or directory of the server's machine, or an `s3://` URL."""
 
     to: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     replace: bool = False
 
 
 class WrittenArchive(Body):
-    """Where an archive is: a file of the server's machine, or an `s3://` URL."""
+    """The location of an archive: a file of the server's machine, or an `s3://` URL."""
 
     location: Annotated[str, Field(min_length=1, max_length=4096)] = Field(examples=["fix-login.a1.aw.tar.zst"])
 
 
 class NewRace(Body):
-    """The same to be tried in several workspaces of one source."""
+    """A race: the same task in several workspaces of one source."""
 
     source: Text = Field(examples=["overlay:."])
     command: list[Text] = Field(min_length=1, max_length=10_000, examples=[["claude", "-p", "fix the login bug"]])

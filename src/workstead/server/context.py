@@ -1,4 +1,4 @@
-"""What the parts of one server share, and who is asking."""
+"""The context of a request: the shared server state, and the authenticated caller."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from workstead.server.webhooks import Webhooks
     from workstead.settings import Settings
 else:
-    Local = object  # FastAPI looks at annotations while it runs; the class itself is for the type checker
+    Local = object  # FastAPI evaluates annotations at run time; the class itself is for the type checker
 
 
 MAX_WAIT_SECONDS = 60
-FIRST_SWEEP_SECONDS = 60.0  # after the start
+FIRST_SWEEP_SECONDS = 60.0  # after startup
 FIRST_VERIFY_SECONDS = 300.0
 
 
 class Front(ServerState):
-    """One server: its shared state, its streams, webhooks and metrics, and its housekeeping thread."""
+    """One server: its shared state, streams, webhooks, metrics and housekeeping threads."""
 
     hub: Hub  # set by the application
     tails: Tails
@@ -45,7 +45,7 @@ class Front(ServerState):
         self._verifier = threading.Thread(target=self._verify, name="verification", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve, on the running loop."""
+        """Start the background threads, on the running event loop."""
         self.hub.start()
         for call in self.workspaces.left_calls():  # accepted by a server that died
             self.workspaces.start_call(call.call_id)
@@ -54,7 +54,7 @@ class Front(ServerState):
         self._verifier.start()
 
     def _keep_house(self) -> None:
-        """Sweep when the settings want it."""
+        """Run sweeps at the interval of the settings."""
         pause: float | None = FIRST_SWEEP_SECONDS
         while not self.stopping.wait(pause):
             try:
@@ -62,12 +62,12 @@ class Front(ServerState):
             except WorksteadError as error:
                 note("sweep", message=error.message)
                 pause = FIRST_SWEEP_SECONDS
-            except Exception as error:  # one sweep failed: the next one is still due
+            except Exception as error:  # one failed sweep must not stop later ones
                 note("sweep", error=error)
                 pause = FIRST_SWEEP_SECONDS
 
     def _verify(self) -> None:
-        """Read everything that is kept, slowly, and note what is damaged."""
+        """Verify all stored data slowly in the background, and log damage."""
         pause: float | None = FIRST_VERIFY_SECONDS
         while not self.stopping.wait(pause):
             try:
@@ -78,16 +78,16 @@ class Front(ServerState):
             except WorksteadError as error:
                 note("verification", message=error.message)
                 pause = FIRST_VERIFY_SECONDS
-            except Exception as error:  # one part could not be read: the next time it may be
+            except Exception as error:  # one unreadable part must not stop later rounds
                 note("verification", error=error)
                 pause = FIRST_VERIFY_SECONDS
 
     def join(self) -> None:
-        """Return when no thread of ours reads the log any more, so that it can be closed."""
+        """Return when no thread of this server reads the log any more, so that it can be closed."""
         self.hub.join()
         self.webhooks.join()
-        self._keeper.join(2.0)  # a sweep goes on where it was left
-        self._verifier.join(2.0)  # so does this
+        self._keeper.join(2.0)  # the next sweep resumes an interrupted one
+        self._verifier.join(2.0)  # the same holds for verification
 
     def stop(self) -> None:
         """End every stream."""
@@ -97,29 +97,29 @@ class Front(ServerState):
         self.tails.wake()
 
     def use_settings(self, settings: Settings) -> None:
-        """Switch to other settings, the webhooks included."""
+        """Replace the settings, including the webhooks."""
         super().use_settings(settings)
         if not self.stopping.is_set():
             self.webhooks.use(settings.webhooks)
 
 
 def front_of(request: Request) -> Front:
-    """The server that a request came to."""
+    """Return the server that handles a request."""
     front: Front = request.app.state.front
     return front
 
 
 def bearer_of(request: Request) -> Bearer:
-    """Who asks, as the guard found out."""
+    """Return the caller of a request, as authenticated by the guard."""
     bearer: Bearer = request.scope["state"]["bearer"]
     return bearer
 
 
 def verbs_of(request: Request) -> Local:
-    """The verbs on behalf of who asks."""
+    """Return the verbs with the permissions of the caller."""
     bearer, headers = bearer_of(request), request.headers
     actor, agent_of = bearer.actor_id, bearer.workspace_id
-    if agent_of is None:  # the owner may act in another's name, and with fewer rights, never with more
+    if agent_of is None:  # the owner may act in another actor's name, and with fewer permissions, never with more
         actor = unquote(headers.get("x-aw-actor") or "") or actor
         agent_of = headers.get("x-aw-agent-of")
         agent_of = None if agent_of is None else unquote(agent_of)
@@ -134,26 +134,27 @@ def verbs_of(request: Request) -> Local:
 
 
 def preferred_wait(prefer: str | None) -> float:
-    """How long the caller wants to wait for an approval: `Prefer: wait=N`, in seconds."""
+    """Return how long the caller wants to wait for an approval, from `Prefer: wait=N`, in seconds."""
     found = re.search(r"(?:^|,)\s*wait\s*=\s*(\d{1,9})\s*(?:,|;|$)", prefer or "")
     return float(min(int(found.group(1)), MAX_WAIT_SECONDS)) if found else 0.0
 
 
 def owner_only(request: Request) -> None:
-    """Refuse every token but the owner's."""
+    """Refuse every token except the owner's."""
     if bearer_of(request).workspace_id is not None:
         raise Forbidden("this is for the owner", hint="the token is good for one workspace only")
 
 
 def check_reach(bearer: Bearer, workspace_id: str) -> str:
-    """The id, if the bearer may know of that workspace: one that it may not know of is one that does not exist."""
+    """Return the id if the bearer may access that workspace; otherwise raise the same error as for a missing
+    workspace."""
     if bearer.workspace_id not in (None, workspace_id):
         raise WorkspaceNotFound.of(workspace_id)
     return workspace_id
 
 
 def workspace_of(request: Request, task: str, agent: str) -> str:
-    """The workspace that the address names."""
+    """Return the id of the workspace that the URL names."""
     return check_reach(bearer_of(request), format_id(*parse_id(f"{task}/{agent}")))
 
 

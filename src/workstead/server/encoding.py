@@ -1,4 +1,4 @@
-"""Values as JSON, fast where nothing is odd and exact where something is."""
+"""JSON encoding: a fast path for ordinary values, an exact one for the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workstead.model.value import Value
 
 
 def encode(value: object) -> bytes:
-    """One JSON document. A file name that is no UTF-8 has lone surrogates, which are escaped as the log does it."""
+    """Return one JSON document. File names that are not UTF-8 have lone surrogates, which are escaped as in the log."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -20,7 +20,7 @@ def encode(value: object) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """The same made of dicts and lists only."""
+    """Return the value converted to dicts and lists."""
     if isinstance(value, Value):
         return value.as_dict()
     if isinstance(value, list | tuple):
@@ -31,5 +31,5 @@ def plain(value: Any) -> Any:
 
 
 def answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A response with the value as its JSON body."""
+    """Return a response with the value as its JSON body."""
     return Response(encode(value), status, headers, "application/json")

@@ -1,4 +1,4 @@
-"""Errors as answers: a stable code and a short text, without a path of this host and without a trace."""
+"""Error responses: a stable code and a short message, without host paths or tracebacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workstead.server.encoding import encode, plain
 
 
 class ErrorDetail(BaseModel):
-    """What went wrong."""
+    """The error."""
 
     code: str = Field(description="stable; match on this", examples=["workspace_not_found"])
     message: str = Field(examples=["there is no workspace fix-login/a1"])
@@ -27,7 +27,7 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """The body of every answer that is not a success."""
+    """The body of every response that is not a success."""
 
     error: ErrorDetail
 
@@ -54,7 +54,7 @@ _MEANINGS = {
     504: "It took longer than allowed.",
     507: "The disk is full.",
 }
-# By reference: a model for each status of each route would take seconds to build.
+# By reference: building a model for each status of each route would take seconds.
 _SHAPE = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
 RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"description": meaning, "content": _SHAPE} for status, meaning in _MEANINGS.items()
@@ -62,13 +62,13 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 def error_schemas() -> dict[str, Any]:
-    """What the references lead to."""
+    """Return the schemas that the references point to."""
     whole = ErrorBody.model_json_schema(ref_template="#/components/schemas/{model}")
     return {**whole.pop("$defs"), "ErrorBody": whole}
 
 
 def body_of(front: Front, error: WorksteadError) -> bytes:
-    """The body for an error, with the host's paths hidden."""
+    """Return the JSON body for an error, with host paths hidden."""
     shown = {key: _hidden(front, value) for key, value in plain(error.as_dict()["error"]).items()}
     return encode({"error": shown})
 
@@ -84,7 +84,7 @@ def _hidden(front: Front, value: Any) -> Any:
 
 
 def error_response(front: Front, error: WorksteadError, status: int | None = None) -> Response:
-    """The answer for an error."""
+    """Return the response for an error."""
     headers = {"www-authenticate": "Bearer"} if error.http_status == 401 else {}
     if error.retryable:
         headers["retry-after"] = "1"
@@ -92,7 +92,7 @@ def error_response(front: Front, error: WorksteadError, status: int | None = Non
 
 
 def handle_errors(app: FastAPI) -> None:
-    """Let every error of every route end here."""
+    """Register the handlers that turn every error of every route into a response."""
     app.add_exception_handler(WorksteadError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -106,7 +106,7 @@ async def _ours(request: Request, error: Any) -> Response:
 
 
 def answer_for(request: Request, error: WorksteadError) -> Response:
-    """The answer for an error at an address: below `/api/session/` errors of the workspace are 400."""
+    """Return the response for an error at a URL: below `/api/session/` errors of the workspace have status 400."""
     front: Front = request.app.state.front
     state = request.scope["state"]
     if error.http_status in (401, 403, 421):
@@ -135,7 +135,7 @@ async def _http(request: Request, error: Any) -> Response:
 
 
 async def _gone(request: Request, _: Any) -> Response:
-    """Whoever asked went away in the middle of it. Nobody hears this answer."""
+    """The client disconnected during the request; the response is discarded."""
     note("client_gone", request_id=request.scope["state"].get("request_id"), path=request.url.path)
     return error_response(request.app.state.front, BadRequest("the request ended before its body did"))
 

@@ -1,16 +1,16 @@
-"""What is refused before anything is read.
+"""Checks before any request is handled.
 
-Every request passes here first, whatever answers it. The rules, in order:
+Every request passes here first, for every route. The rules, in order:
 
-1. One `Host` header that is exactly ours: a page that rebinds its name to this address sends another. A target that is
-   a whole address has the same host.
-2. `Origin` absent or ours; nothing that a browser says comes from another site.
-3. The address is percent-decoded once, strictly, as UTF-8; no encoded `/`, no query key twice.
-4. Only GET, HEAD, POST, PUT, DELETE; no header overrides the method.
-5. A token in `Authorization`, in one header, for everything but `/healthz` and the page.
-6. Bodies are JSON, or bytes where a file is uploaded; limited before and while they are read, in size and time.
+1. One `Host` header with exactly one of our names: a page that rebinds its name to this address (DNS rebinding) sends
+   another. An absolute-form request target must have the same host.
+2. `Origin` absent or ours; no request that the browser marks as cross-site.
+3. The path is percent-decoded once, strictly, as UTF-8; no encoded `/`, no duplicate query key.
+4. Only GET, HEAD, POST, PUT, DELETE; no method override header.
+5. A token in one `Authorization` header, for everything except `/healthz` and the page.
+6. Bodies are JSON, or bytes for a file upload; limited in size and time, before and while they are read.
 
-The page (whatever is not below `API`) has rules 1 and 2 from here; who may use it is its own business.
+For the page (all paths not below `API`) only rules 1 and 2 apply here; it authenticates its users itself.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from workstead.server.context import Front
 from workstead.server.errors import body_of
 from workstead.server.lanes import Lanes
 
-API = frozenset(("api", "mcp", "metrics", "openapi.json", "healthz"))  # the first parts of addresses for programs
+API = frozenset(("api", "mcp", "metrics", "openapi.json", "healthz"))  # first path segments of the routes for programs
 OPEN = ("/healthz",)
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE")
 THREADS = 200
-SLOW_REQUESTS = 100  # of these, at most, for requests that take as long as somebody else lets them
+SLOW_REQUESTS = 100  # of these, the maximum for requests whose duration depends on another party
 BODY_SECONDS = 60.0  # for a JSON body, and for the next piece of an upload
 _ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _FILES = re.compile(r"/api/workspaces/[^/]+/[^/]+/files/")
@@ -62,13 +62,13 @@ _API_HEADERS = (
 
 
 class Guard:
-    """The outermost layer of the application."""
+    """ASGI middleware: the outermost layer of the application."""
 
     def __init__(self, app: Any, front: Front) -> None:
         self.app = app
         self.front = front
-        self._agents = Lanes("requests")  # of workspaces' tokens, until they are answered
-        self._slow = Lanes("uploads and waiting requests")  # may hold a thread for long
+        self._agents = Lanes("requests")  # requests with workspace tokens, until they are answered
+        self._slow = Lanes("uploads and waiting requests")  # requests that may occupy a thread for a long time
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -109,7 +109,8 @@ class Guard:
             reply.finish()
 
     async def _answer(self, scope: Any, receive: Any, reply: _Reply) -> None:
-        """Let the application answer; a request that takes longer than the end of the server allows is told so."""
+        """Call the application; at shutdown, a request that takes longer than the grace period gets an error
+        response."""
         try:
             await self.app(scope, receive, reply)
         except asyncio.CancelledError:
@@ -120,7 +121,7 @@ class Guard:
             )
 
     def _check(self, scope: Any, receive: Any) -> Any:
-        """Rules 3 to 6; gives the `receive` that counts."""
+        """Check rules 3 to 6; return the `receive` that counts bytes."""
         scope["path"] = decode_path(scope["raw_path"])
         check_query(scope["query_string"])
         if scope["method"] not in METHODS:
@@ -131,7 +132,7 @@ class Guard:
             text = text if kind.lower() == "bearer" else ""
             bearer = self.front.workspaces.authenticate(text)
             scope["state"]["bearer"] = bearer
-            scope["state"]["authenticate"] = lambda: self.front.workspaces.authenticate(text)  # again, in a stream
+            scope["state"]["authenticate"] = lambda: self.front.workspaces.authenticate(text)  # again, during a stream
             if bearer.workspace_id is not None:
                 self._take(scope, self._agents, THREADS)
         is_upload = scope["method"] == "PUT" and _FILES.match(scope["path"]) is not None
@@ -144,12 +145,13 @@ class Guard:
         return _Counted(scope, receive, limit, 0.0 if is_upload else BODY_SECONDS)
 
     def _take_slow_lane(self, scope: Any, is_upload: bool) -> None:
-        """An upload, and whoever waits for an approval, holds a thread: they never hold all of them."""
+        """Limit uploads and requests that wait for an approval: each occupies a thread, and they must never occupy
+        all."""
         if is_upload or any(name == b"prefer" and b"wait" in value.lower() for name, value in scope["headers"]):
             self._take(scope, self._slow, SLOW_REQUESTS)
 
     def _take(self, scope: Any, lanes: Lanes, most: int) -> None:
-        """Use a lane until the answer begins: what is streamed from then on holds no thread."""
+        """Occupy a lane until the response begins: streaming after that occupies no thread."""
         bearer = scope["state"].get("bearer")
         who = bearer.workspace_id if bearer else None
         lanes.take(who, most)
@@ -161,7 +163,7 @@ class Guard:
 
 
 class _Reply:
-    """`send` with our headers, and what is to be known when it is done."""
+    """`send` with our headers, and the status and times for the log and metrics."""
 
     def __init__(self, front: Front, scope: Any, send: Any, request_id: str, headers: Any) -> None:
         self._front, self._scope, self._send = front, scope, send
@@ -184,11 +186,11 @@ class _Reply:
 
     @property
     def has_begun(self) -> bool:
-        """Whether something was sent."""
+        """Return whether the response has begun."""
         return self._status != 0
 
     async def refuse(self, error: WorksteadError) -> None:
-        """Answer with an error and let the connection go."""
+        """Send an error response and close the connection."""
         body = body_of(self._front, error)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         if error.http_status == 401:
@@ -199,7 +201,7 @@ class _Reply:
         await self({"type": "http.response.body", "body": body})
 
     def finish(self) -> None:
-        """Count the request, and write it down if that is wanted."""
+        """Count the request, and log it if the settings say so."""
         seconds = time.perf_counter() - self._began
         self._front.metrics.count(self._scope, self._status, seconds)
         if self._front.settings.server.log_requests:
@@ -217,7 +219,7 @@ class _Reply:
 
 
 class _Counted:
-    """`receive` that refuses more than the limit, and whoever takes for ever."""
+    """`receive` that refuses bodies over the limit and clients that are too slow."""
 
     def __init__(self, scope: Any, receive: Any, limit: int, seconds: float) -> None:
         self._scope, self._receive, self._limit = scope, receive, limit
@@ -226,7 +228,7 @@ class _Counted:
 
     async def __call__(self) -> Any:
         if not self._scope["state"].get("body_pending"):
-            return await self._receive()  # all was read: what comes now is the end of the connection
+            return await self._receive()  # the body is complete: the next message is the end of the connection
         left = BODY_SECONDS if self._end is None else max(0.0, self._end - time.monotonic())
         try:
             message = await asyncio.wait_for(self._receive(), left)
@@ -244,18 +246,18 @@ class _Counted:
 
 
 def is_for_programs(path: str) -> bool:
-    """Whether an address belongs to the API, which answers in JSON and wants a token, and not to the page."""
+    """Return whether a path belongs to the API, which answers in JSON and needs a token, and not to the page."""
     return path[:1] == "/" and path[1:].partition("/")[0] in API
 
 
 def _target(scope: Any) -> bytes:
-    """The target of a request, where it is not a path."""
+    """Return the request target, if it is not a path."""
     found: bytes = scope.get("extensions", {}).get("workstead.target", {}).get("url", b"")
     return found
 
 
 def check_host(front: Front, headers: Any, target: bytes = b"") -> None:
-    """Rule 1."""
+    """Check rule 1."""
     host = _only(headers, b"host", BadRequest)
     if host is None:
         raise BadRequest("the request has no Host header")
@@ -270,7 +272,7 @@ def check_host(front: Front, headers: Any, target: bytes = b"") -> None:
 
 
 def check_origin(front: Front, headers: Any, *, needed: bool = False) -> None:
-    """Rule 2; a web socket has to say where it comes from."""
+    """Check rule 2; a web socket must send `Origin`."""
     origin = _only(headers, b"origin", ForeignOrigin)
     if (origin is None and needed) or (origin is not None and origin.decode("latin-1").lower() not in front.origins):
         raise ForeignOrigin("the request comes from another origin")
@@ -280,7 +282,7 @@ def check_origin(front: Front, headers: Any, *, needed: bool = False) -> None:
 
 
 def decode_path(raw: bytes) -> str:
-    """Rule 3 for the path."""
+    """Apply rule 3 to the path and return it decoded."""
     if _ESCAPE.search(raw) or b"%2f" in raw.lower():
         raise BadRequest("the address is not percent-encoded as it should be", hint="'/' separates, and is not encoded")
     try:
@@ -290,7 +292,7 @@ def decode_path(raw: bytes) -> str:
 
 
 def check_query(raw: bytes) -> None:
-    """Rule 3 for the query."""
+    """Apply rule 3 to the query."""
     seen = set()
     for pair in raw.split(b"&") if raw else ():
         name, _, value = pair.partition(b"=")
@@ -307,7 +309,7 @@ def check_query(raw: bytes) -> None:
 
 
 def check_body(scope: Any, limit: int, accepted: re.Pattern[bytes]) -> int | None:
-    """Rule 6, as far as the head tells: the length of the body, or None if it is not known."""
+    """Apply rule 6 to the headers; return the length of the body, or None if it is unknown."""
     headers = scope["headers"]
     length_text = _only(headers, b"content-length", BadRequest)
     is_chunked = _only(headers, b"transfer-encoding", BadRequest) is not None
@@ -329,7 +331,7 @@ def check_body(scope: Any, limit: int, accepted: re.Pattern[bytes]) -> int | Non
 
 
 def _only(headers: Any, wanted: bytes, refusal: type[WorksteadError]) -> bytes | None:
-    """The value of a header that may be there once."""
+    """Return the value of a header that may occur at most once."""
     found: bytes | None = None
     for name, value in headers:
         if name == wanted:

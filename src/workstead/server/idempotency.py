@@ -1,7 +1,8 @@
-"""Do what is asked once: the same answer for the same key, and work that goes on while nobody waits.
+"""Idempotent requests and detached operations: the same response for the same key, and work that continues without its
+client.
 
-`Idempotency-Key: K` makes a POST safe to repeat, also when the answer was lost or the server died. `Prefer:
-respond-async` gives 202 and an operation at once; it can be looked at, followed in the log, and cancelled.
+`Idempotency-Key: K` makes a POST safe to retry, also when the response was lost or the server died. `Prefer:
+respond-async` returns 202 and an operation at once, which can be queried, followed in the log, and cancelled.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Prefer = Annotated[str | None, Header(description="`respond-async`: 202 at once,
 
 
 class Running(Value):
-    """An operation that was accepted, or what became of it."""
+    """An accepted operation, or its result."""
 
     operation_id: str
     kind: str
@@ -45,7 +46,7 @@ ACCEPTED: dict[int | str, dict[str, Any]] = {202: {"model": Running, "descriptio
 
 
 class Once:
-    """What a request says about being repeated and about waiting."""
+    """The idempotency key and the `Prefer` header of a request."""
 
     def __init__(self, request: Request, idempotency_key: Key = None, prefer: Prefer = None) -> None:
         if idempotency_key is not None and not _KEY.fullmatch(idempotency_key):
@@ -64,9 +65,10 @@ class Once:
         asked: Mapping[str, Any] | None = None,
         detachable: bool = False,
     ) -> Any:
-        """The value, or its fields, that the verb gives; or the response that says that it will be done.
+        """Execute the verb once and return its value, or the fields of a recorded one; or return the 202 response of a
+        detached operation.
 
-        `asked` is what the caller said, if the arguments have more that was chosen for it.
+        `asked` is the caller's own part of the arguments, if they contain more that the server chose.
         """
         detached = detachable and self._is_async
         if self._key is None and not detached:
@@ -105,7 +107,7 @@ def _result(call: Call) -> Any:
 
 
 def shown(call: Call) -> Running:
-    """The call as an operation."""
+    """Return the call as an operation."""
     return Running(
         operation_id=call.call_id,
         kind=call.verb,
@@ -120,12 +122,12 @@ def shown(call: Call) -> Running:
 
 
 def reply(done: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """The response for what `do` gave."""
+    """Return the response for a result of `do`."""
     return done if isinstance(done, Response) else answer(done, status, headers)
 
 
 def field(done: Any, name: str) -> Any:
-    """A field of a value, or of what is left of one in the log."""
+    """Return a field of a value, or of its recorded fields from the log."""
     return done[name] if isinstance(done, dict) else getattr(done, name)
 
 

@@ -1,7 +1,7 @@
-"""How many requests callers may have under way, so that one of them never keeps the others out.
+"""Concurrency limits per caller, so that one caller never starves the others.
 
 The owner may use every lane. The tokens of one workspace, which its agent may hold, share a quarter of them, and those
-of all workspaces together three quarters: the rest is the owner's.
+of all workspaces together three quarters: the rest is reserved for the owner.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from workstead.errors import TooMany
 
 
 class Lanes:
-    """A number of requests of one kind at the same time. Used by the loop's thread only."""
+    """A limit on concurrent requests of one kind. Used by the event loop's thread only."""
 
     def __init__(self, what: str, hint: str = "try again in a moment") -> None:
         self._what = what
         self._hint = hint
-        self._taken: dict[str | None, int] = {}  # workspace, None for the owner: lanes
+        self._taken: dict[str | None, int] = {}  # workspace id, None for the owner: lanes in use
 
     def __len__(self) -> int:
         return sum(self._taken.values())
 
     def take(self, workspace_id: str | None, most: int) -> None:
-        """Use one lane of `most`, or raise TooMany. Whoever takes one leaves it."""
+        """Occupy one lane of `most`, or raise TooMany. The caller must release it with `leave`."""
         own, every = self._taken.get(workspace_id, 0), len(self)
         if every >= most:
             raise TooMany(f"too many {self._what} at once", hint=self._hint)
@@ -33,7 +33,7 @@ class Lanes:
         self._taken[workspace_id] = own + 1
 
     def leave(self, workspace_id: str | None) -> None:
-        """Give the lane back."""
+        """Release the lane."""
         self._taken[workspace_id] -= 1
         if not self._taken[workspace_id]:
             del self._taken[workspace_id]

@@ -1,4 +1,4 @@
-"""Numbers for a supervisor: requests and their times as they happen, the rest when somebody asks."""
+"""Prometheus metrics: request counts and durations as they happen, all others computed at each scrape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIMES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 
 
 class Metrics:
-    """The numbers of one server."""
+    """The metrics of one server."""
 
     def __init__(self, front: ServerState, hub: Hub) -> None:
         self._registry = CollectorRegistry()
@@ -32,19 +32,19 @@ class Metrics:
         self._registry.register(_Present(front, hub))
 
     def count(self, scope: Any, status: int, seconds: float) -> None:
-        """One request was answered. Only routes of ours are named: what a caller invents would grow without end."""
+        """Count one answered request. Only known routes become labels: arbitrary paths would grow without limit."""
         route = getattr(scope.get("route"), "path", "") or "other"
         method = scope["method"] if status != 405 else "other"
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
     def text(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
 
 class _Present:
-    """What is known by looking."""
+    """Collector of the metrics that are computed at a scrape."""
 
     def __init__(self, front: ServerState, hub: Hub) -> None:
         self._front, self._hub = front, hub

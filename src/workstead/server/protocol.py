@@ -1,4 +1,4 @@
-"""HTTP on the wire: uvicorn's, with limits on what arrives before anybody has looked at it."""
+"""The HTTP protocol of uvicorn, with limits on data that arrives before a complete request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_HEADERS = 100
 
 
 class Protocol(HttpToolsProtocol):
-    """A connection. A head that is too large, or does not come to its end in time, is the end of it."""
+    """A connection. It is closed if the request head is too large or does not arrive in time."""
 
     _in_head = True
     _head_bytes = 0
@@ -34,7 +34,7 @@ class Protocol(HttpToolsProtocol):
             if self._head_timer is None:
                 self._expect_head()
             self._head_bytes += len(data)
-            # A body may come with its head: only what has not become a request yet is counted against the limit.
+            # A body may arrive with its head: only bytes before a complete request count against the limit.
             for start in range(0, len(data), HEAD_BYTES):
                 if self.transport.is_closing():
                     return
@@ -54,10 +54,10 @@ class Protocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
         if len(self.headers) > MAX_HEADERS:
-            raise ValueError("too many headers")  # the parser ends here, and the connection with 400
+            raise ValueError("too many headers")  # the parser stops here, and the connection ends with 400
 
     def on_headers_complete(self) -> None:
-        if self.url[:1] != b"/":  # a whole address, as to a proxy: the guard compares its host too
+        if self.url[:1] != b"/":  # absolute form, as sent to a proxy: the guard compares its host too
             self.scope["extensions"]["workstead.target"] = {"url": self.url}
         self._in_head = False
         self._head_bytes = 0
@@ -65,7 +65,7 @@ class Protocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        if self.url[:1] != b"/":  # no browser opens a web socket so
+        if self.url[:1] != b"/":  # browsers never open a web socket this way
             self.send_400_response("")
         else:
             super().handle_websocket_upgrade()
@@ -76,7 +76,7 @@ class Protocol(HttpToolsProtocol):
             self._in_head, self._head_bytes = True, 0
 
     def _abort(self) -> None:
-        """End the connection at once, with what the other side has not taken: the kernel would keep trying."""
+        """Close the connection at once and drop unsent data: otherwise the kernel would keep retransmitting it."""
         wire = self.transport.get_extra_info("socket")
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
@@ -98,7 +98,7 @@ class Protocol(HttpToolsProtocol):
         self._refuse(b"400 Bad Request", "bad_request", "this is not HTTP as we speak it")
 
     def _refuse(self, status: bytes, code: str, message: str) -> None:
-        """Answer before there is a request, in the form that every error has."""
+        """Send an error response before there is a request, in the common error format."""
         error = {"code": code, "message": message, "hint": "", "details": {}}
         body = json.dumps({"error": error}, separators=(",", ":")).encode()
         head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"

@@ -1,4 +1,4 @@
-"""What a token for one workspace is shown: its own workspace, and nothing of the machine around it."""
+"""Redact values for workspace tokens: only its own workspace, without details of the host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OF_THE_HOST = ("workspace_path", "trash_path", "source", "filled", "home", "pid
 
 
 def shown_workspace(bearer: Bearer, workspace: Workspace, mount: str = "") -> Workspace:
-    """The workspace as the bearer may see it."""
+    """Return the workspace as the bearer may see it."""
     if bearer.workspace_id is None:
         return workspace
     return workspace.replace(
@@ -32,14 +32,14 @@ def shown_workspace(bearer: Bearer, workspace: Workspace, mount: str = "") -> Wo
 
 
 def shown_run(bearer: Bearer, run: Run) -> Run:
-    """The run as the bearer may see it."""
+    """Return the run as the bearer may see it."""
     if bearer.workspace_id is None:
         return run
     return run.replace(enforcement={}, home="", reason=without_log_path(run.reason))
 
 
 def shown_event(bearer: Bearer, event: Event) -> Event | None:
-    """The event as the bearer may see it, or None."""
+    """Return the event as the bearer may see it, or None."""
     if bearer.workspace_id is None:
         return event
     if event.event_data.get("workspace_id") != bearer.workspace_id:

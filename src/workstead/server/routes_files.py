@@ -1,4 +1,4 @@
-"""Files of a workspace. What an agent wrote is sent as bytes, and never as something that a browser would show."""
+"""Routes for files of a workspace. Content is sent as bytes, never in a form that a browser would render."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from workstead.server.streams import Paced, begun, in_threads
 
 router = make_router(tags=["files"])
 FILE = f"{WORKSPACE}/files/{{path:rest}}"
-AT_ONCE = 1 << 20  # bytes that are read and sent in one piece
-LEAST_BYTES = 1 << 10  # per second, of an upload
+AT_ONCE = 1 << 20  # bytes read and sent in one piece
+LEAST_BYTES = 1 << 10  # minimum rate of an upload, per second
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _CONTENT: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 
@@ -65,7 +65,8 @@ def read_file(
     if_none_match: Annotated[str | None, Header()] = None,
     if_range: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """A file; or the entries of a directory (`list`), what is there (`stat`), or a directory with all below (`tar`)."""
+    """Return a file; or the entries of a directory (`list`), metadata (`stat`), or a directory with everything below it
+    (`tar`)."""
     path = path or "."
     if format == "list":
         return answer(verbs.list_directory(id, path))
@@ -92,7 +93,7 @@ def read_file(
         pieces = opened.pieces(start, length)
         if length <= AT_ONCE:
             body = b"".join(pieces)
-            headers["content-length"] = str(len(body))  # it may have been cut since
+            headers["content-length"] = str(len(body))  # the file may have been truncated since
             return Response(body, status, headers, "application/octet-stream")
         is_sent = True
         whole = in_threads(pieces, opened.close)
@@ -120,7 +121,7 @@ async def write_file(
     if_match: Condition = None,
     if_none_match: Annotated[str | None, Header(description="`*`: the file must be new")] = None,
 ) -> Response:
-    """Give a file new content, all of it or nothing; `append` adds at the end."""
+    """Write new content to a file atomically; `append` adds at the end."""
     if if_none_match not in (None, "*"):
         raise BadRequest("If-None-Match of a write can only be *")
     is_new = if_none_match == "*"
@@ -156,29 +157,30 @@ def delete_file(
     keep: Annotated[bool, Query(description="keep it first, so that undo brings it back")] = True,
     if_match: Condition = None,
 ) -> Response:
-    """Remove a file, a link, or a directory; with `recursive` also one that is not empty."""
+    """Delete a file, a link or a directory; a directory that is not empty needs `recursive`."""
     return answer(verbs.delete_file(id, path, recursive=recursive, if_digest=_digest(if_match), keep=keep))
 
 
 @router.post(f"{WORKSPACE}/move", response_model=Gone, responses=failing(404, 409, 412))
 def move_file(verbs: Verbs, id: WorkspaceId, body: Move, if_match: Condition = None) -> Response:
-    """Give a file or directory another name; what is there stays unless `replace`."""
+    """Rename a file or directory; an existing destination is kept unless `replace` is set."""
     moved = verbs.move_file(id, body.path, body.to, replace=body.replace, if_digest=_digest(if_match), keep=body.keep)
     return answer(moved)
 
 
 @router.post(f"{WORKSPACE}/directories", status_code=201, response_model=Stat, responses=failing(404, 409))
 def make_directory(verbs: Verbs, id: WorkspaceId, body: NewDirectory) -> Response:
-    """Make a directory, and with `parents` those above it."""
+    """Create a directory, with `parents` also missing parents."""
     verbs.make_directory(id, body.path, parents=body.parents)
     return answer(verbs.stat_file(id, body.path), 201)
 
 
 @router.get(f"{WORKSPACE}/tree", response_model=dict[str, Any], responses=failing(404))
 def tree(verbs: Verbs, id: WorkspaceId, path: Path = ".", counts: bool = False) -> Response:
-    """The nested tree below a directory: a directory is an object, a file is "file"; links are left out.
+    """Return the nested tree below a directory: a directory is an object, a file is "file"; links are left out.
 
-    With `counts` it is `tree` beside the numbers of `files`, `directories`, `links` and others."""
+    With `counts`, return it as `tree` beside the numbers of `files`, `directories`, `links` and others.
+    """
     if counts:
         return answer(verbs.tree(id, path))
     pieces = begun(verbs.tree_json(id, path))
@@ -193,13 +195,13 @@ def list_paths(
     pattern: Annotated[str, Query(max_length=4096, description="a glob")] = "**",
     exclude: Annotated[str, Query(max_length=4096, description="globs, separated by line breaks")] = "",
 ) -> Response:
-    """Everything below a directory whose path from there matches; links as links."""
+    """List every entry below a directory whose relative path matches; links are not followed."""
     return answer(verbs.list_paths(id, path, pattern=pattern, exclude=exclude.split("\n") if exclude else ()))
 
 
 @router.get(f"{WORKSPACE}/resolve", response_model=Resolved, responses=failing(404))
 def resolve(verbs: Verbs, id: WorkspaceId, path: Annotated[str, Query(max_length=4096)]) -> Response:
-    """A strict path for one that a person or agent wrote; an escape is refused."""
+    """Return a strict path for one that a person or agent wrote; a path that escapes the workspace is refused."""
     return answer(Resolved(path=verbs.resolve(id, path)))
 
 
@@ -219,14 +221,14 @@ def search(
     path: Path = ".",
     regex: bool = False,
 ) -> Response:
-    """The paths whose name matches, or the lines that hold a text."""
+    """Return the paths whose name matches, or the lines that contain a text."""
     if text is None:
         return answer(verbs.search_names(id, names, path))
     return answer(verbs.search_text(id, text, path, regex=regex, names=names))
 
 
 class _Upload:
-    """The body of a request as an iterator for the thread that writes it: no more of it is in memory than a piece."""
+    """The body of a request as an iterator for the writing thread: only one piece of it is in memory."""
 
     def __init__(self, request: Request) -> None:
         self._loop = asyncio.get_running_loop()
@@ -239,7 +241,7 @@ class _Upload:
             asked = asyncio.run_coroutine_threadsafe(_next(self._pieces), self._loop)
             try:
                 piece = asked.result(BODY_SECONDS + 10)
-            except TimeoutError:  # the loop has ended
+            except TimeoutError:  # the event loop has ended
                 raise TooSlow("the body did not arrive in time") from None
             if piece is None:
                 return
@@ -257,7 +259,7 @@ async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
 
 
 def _digest(if_match: str | None) -> str | None:
-    """The digest in an If-Match header, or what stands for it with a large file."""
+    """Return the digest in an If-Match header, or the tag that replaces it for a large file."""
     if if_match is None:
         return None
     if not re.fullmatch(r'"(?:[0-9a-f]{64}|stat-[0-9a-f]{32})"', if_match.strip()):
@@ -270,7 +272,7 @@ def _tags(header: str) -> list[str]:
 
 
 def _range(header: str | None, size: int) -> tuple[int, int]:
-    """The first byte and how many; several ranges, or what is no range of bytes, is the whole file."""
+    """Return the offset and length of a Range header; several ranges, or an invalid one, mean the whole file."""
     found = _RANGE.fullmatch(header.strip()) if header else None
     if found is None or found.group() == "bytes=-":
         return 0, size
@@ -287,7 +289,8 @@ def _range(header: str | None, size: int) -> tuple[int, int]:
 
 
 def _saved_as(path: str) -> dict[str, str]:
-    """Let a browser save and never show; the name is the last part of the path, encoded."""
+    """Return headers that make a browser save the file and never render it; the name is the encoded last part of the
+    path."""
     name = path.rstrip("/").rpartition("/")[2] or "files"
     encoded = quote(name.encode("utf-8", "surrogateescape"), safe="")
     return {"content-disposition": f"attachment; filename*=UTF-8''{encoded}"}

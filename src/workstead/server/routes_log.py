@@ -1,4 +1,4 @@
-"""What happened: the log as a list, or as it goes on."""
+"""Routes for the event log: as a list, or followed live."""
 
 from __future__ import annotations
 
@@ -46,13 +46,14 @@ async def events(
     follow: bool = False,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """The events after a position. With `follow` they go on as they happen; without `after` from now on."""
+    """Return the events after a position. With `follow`, stream new events as they happen; without `after`, from now
+    on."""
     query: dict[str, Any] = {"task": task_id, "types": tuple(type.split(",")) if type else ()}
     if not follow:
         found = await run_in_threadpool(lambda: list(verbs.events(after=after or 0, limit=limit, **query)))
         shown = (shown_event(asker, event) for event in found)
         return answer([event for event in shown if event is not None])
-    verbs.events(**query, limit=0)  # says what is wrong with the query
+    verbs.events(**query, limit=0)  # raises the errors of an invalid query
     hub: Hub = front.hub
     start = resume_at(last_event_id, after)
     position = hub.position if start is None else start
@@ -66,27 +67,27 @@ async def events(
 
 
 class Last(Value):
-    """Where the log ends."""
+    """The end of the log."""
 
     position: int
 
 
 @router.get("/api/events/last", response_model=Last, responses=failing())
 def last_position(verbs: Verbs) -> Response:
-    """The position of the newest event, 0 if there is none."""
+    """Return the position of the newest event, 0 if there is none."""
     return answer(Last(position=verbs.last_position()))
 
 
 @router.get(f"{WORKSPACE}/history", response_model=list[Event], responses=failing(404), dependencies=OWNER)
 def history(verbs: Verbs, id: WorkspaceId) -> Response:
-    """What happened to a workspace before it came here in an archive."""
+    """Return the events of a workspace from before it was imported from an archive."""
     pieces = _listed(verbs.history(id))
-    first = next(pieces)  # errors are said before the answer begins
+    first = next(pieces)  # errors are raised before the response begins
     return Paced(lambda: in_threads(chain((first,), pieces)), "application/json")
 
 
 def _listed(events: Iterator[Event]) -> Iterator[bytes]:
-    """A list as JSON in pieces, however long it is."""
+    """Encode a list as JSON in pieces, of any length."""
     mark = b"["
     while batch := list(islice(events, BATCH)):
         yield mark + b",".join(encode(event) for event in batch)
@@ -95,7 +96,7 @@ def _listed(events: Iterator[Event]) -> Iterator[bytes]:
 
 
 def resume_at(last_event_id: str | None, after: int | None) -> int | None:
-    """Where a listener goes on: what it saw last, else what it asks for."""
+    """Return the position to resume from: `Last-Event-ID`, else the requested one."""
     if last_event_id is None:
         return after
     if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 20):

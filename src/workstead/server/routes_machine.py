@@ -1,4 +1,5 @@
-"""The home and the machine: health, space, folders, templates, tokens, and the session of a token."""
+"""Routes for the home and the machine: health, disk usage, folders, templates, VMs, messages, tokens, and the session
+of a token."""
 
 from __future__ import annotations
 
@@ -34,13 +35,13 @@ router = make_router(tags=["machine"])
 
 
 class Health(Value):
-    """That the server answers; it says nothing else to those without a token."""
+    """The server answers; without a token it discloses nothing else."""
 
     status: str
 
 
 class Proof(Value):
-    """How much of the log was looked at; what is wrong is an error."""
+    """How much of the log was verified; a defect is an error response."""
 
     events: int
     streams: int
@@ -48,7 +49,7 @@ class Proof(Value):
 
 
 class TokenMade(Value):
-    """A new token. The text is given only here."""
+    """A new token. The secret is returned only here."""
 
     token: Token
     text: str
@@ -56,7 +57,7 @@ class TokenMade(Value):
 
 @router.get("/healthz", response_model=Health, responses={status: failing()[status] for status in (400, 421, 431)})
 async def healthz() -> Response:
-    """Whether the server answers."""
+    """Return whether the server answers."""
     return answer(Health(status="ok"))
 
 
@@ -67,25 +68,25 @@ async def healthz() -> Response:
     dependencies=OWNER,
 )
 def metrics(front: Here) -> Response:
-    """Workspaces, runs, events, requests and their times, disk."""
+    """Return Prometheus metrics: workspaces, runs, events, requests and their durations, disk."""
     return Response(front.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get("/api/doctor", response_model=list[Probe], responses=failing(), dependencies=OWNER)
 def doctor(verbs: Verbs) -> Response:
-    """What this machine can do."""
+    """Return the capabilities of this machine."""
     return answer(verbs.doctor())
 
 
 @router.get("/api/usage", response_model=Usage, responses=failing(), dependencies=OWNER)
 def usage(verbs: Verbs) -> Response:
-    """What takes space."""
+    """Return the disk usage."""
     return answer(verbs.usage())
 
 
 @router.get("/api/recent", response_model=list[RecentFolder], responses=failing(), dependencies=OWNER)
 def recent(verbs: Verbs) -> Response:
-    """The folders that were selected, the last one first."""
+    """Return recently selected folders, the last one first."""
     return answer(verbs.recent())
 
 
@@ -97,7 +98,7 @@ def open_folder(verbs: Verbs, body: ChosenFolder) -> Response:
 
 @router.get("/api/templates", response_model=list[Template], responses=failing(), dependencies=OWNER)
 def templates(verbs: Verbs) -> Response:
-    """The templates."""
+    """List the templates."""
     return answer(verbs.templates())
 
 
@@ -105,33 +106,33 @@ def templates(verbs: Verbs) -> Response:
     "/api/templates", status_code=201, response_model=Template, responses=failing(404, 409, 507), dependencies=OWNER
 )
 def add_template(verbs: Verbs, body: NewTemplate) -> Response:
-    """Keep a folder, or a workspace's files, as a template."""
+    """Add a folder, or a workspace's files, as a template."""
     return answer(verbs.add_template(body.name, folder=body.folder, workspace=body.workspace), 201)
 
 
 @router.delete("/api/templates/{name}", status_code=204, responses=failing(404), dependencies=OWNER)
 def remove_template(verbs: Verbs, name: str) -> Response:
-    """Forget a template."""
+    """Remove a template."""
     verbs.remove_template(name)
     return Response(status_code=204)
 
 
 @router.get("/api/folders", response_model=Folder, responses=failing(404), dependencies=OWNER)
 def browse(verbs: Verbs, path: Annotated[str, Query(min_length=1, max_length=4096)]) -> Response:
-    """What is in a folder of the server's machine, to choose from."""
+    """Return the content of a folder of the server's machine, for a folder chooser."""
     return answer(verbs.browse(path))
 
 
 @router.get("/api/verify", response_model=Proof, responses=failing(), dependencies=OWNER)
 def verify(verbs: Verbs) -> Response:
-    """Prove the log: its hash chains and its views."""
+    """Verify the log: its hash chains and its views."""
     found = verbs.verify()
     return answer(Proof(events=found.events, streams=found.streams, records=found.records))
 
 
 @router.post("/api/repair", response_model=list[Finding], responses=failing(507), dependencies=OWNER)
 def repair(verbs: Verbs, body: Repair) -> Response:
-    """Mend what can be mended without a loss."""
+    """Repair everything that can be repaired without loss."""
     return answer(verbs.repair(rebuild_views=body.rebuild_views, accept_log=body.accept_log))
 
 
@@ -140,19 +141,19 @@ def repair(verbs: Verbs, body: Repair) -> Response:
 
 @router.get("/api/machines", response_model=list[Mounted], responses=failing(404), dependencies=OWNER)
 def machines(verbs: Verbs, workspace_id: Annotated[str | None, Query(min_length=1, max_length=401)] = None) -> Response:
-    """The machines of the sandbox `vm` that are up, of one workspace or of all."""
+    """List the running virtual machines of the sandbox `vm`, of one workspace or of all."""
     return answer(verbs.machines(workspace_id))
 
 
 @router.post(f"{WORKSPACE}/machine", response_model=list[Mounted], responses=failing(404, 409, 507), dependencies=OWNER)
 def mount(verbs: Verbs, id: WorkspaceId) -> Response:
-    """Have the workspace in a machine that is up, for the commands to come."""
+    """Start the workspace's virtual machine and keep it for later commands."""
     return answer(verbs.mount(id))
 
 
 @router.delete(f"{WORKSPACE}/machine", response_model=list[Mounted], responses=failing(404, 409), dependencies=OWNER)
 def unmount(verbs: Verbs, id: WorkspaceId) -> Response:
-    """End the machines of a workspace; 409 while a command runs in one."""
+    """Stop the virtual machines of a workspace; 409 while a command is running in one."""
     return answer(verbs.unmount(id))
 
 
@@ -161,13 +162,13 @@ def unmount(verbs: Verbs, id: WorkspaceId) -> Response:
 
 @router.get(f"{WORKSPACE}/messages", response_model=list[Message], responses=failing(404))
 def messages(verbs: Verbs, id: WorkspaceId) -> Response:
-    """What was written to a workspace, the oldest first."""
+    """List the messages to a workspace, oldest first."""
     return answer(verbs.messages(id))
 
 
 @router.post(f"{WORKSPACE}/messages", status_code=201, response_model=Message, responses=failing(404, 409, 507))
 def send_message(verbs: Verbs, once: AskedOnce, asker: Asker, id: WorkspaceId, body: NewMessage) -> Response:
-    """Write to a workspace."""
+    """Send a message to a workspace."""
     if asker.workspace_id is not None and body.sender is not None:
         raise Forbidden("only the owner writes in another's name")
     sender = body.sender if asker.workspace_id is None else asker.workspace_id
@@ -179,20 +180,20 @@ def send_message(verbs: Verbs, once: AskedOnce, asker: Asker, id: WorkspaceId, b
 
 @router.get("/api/tokens", response_model=list[Token], responses=failing(404), dependencies=OWNER)
 def tokens(verbs: Verbs, workspace_id: Annotated[str | None, Query(min_length=1, max_length=401)] = None) -> Response:
-    """The tokens that were made, also those that are good no more."""
+    """List the tokens, also revoked and expired ones."""
     return answer(verbs.tokens(workspace_id))
 
 
 @router.post("/api/tokens", status_code=201, response_model=TokenMade, responses=failing(404), dependencies=OWNER)
 def create_token(verbs: Verbs, body: NewToken) -> Response:
-    """Make a token that is good for one workspace."""
+    """Create a token for one workspace."""
     token, text = verbs.create_token(body.workspace_id, label=body.label, expires_seconds=body.expires_seconds)
     return answer(TokenMade(token=token, text=text), 201)
 
 
 @router.delete("/api/tokens/{token_id}", response_model=Token, responses=failing(404), dependencies=OWNER)
 def revoke_token(verbs: Verbs, token_id: str) -> Response:
-    """Make a token good no more."""
+    """Revoke a token."""
     return answer(verbs.revoke_token(token_id))
 
 
@@ -207,23 +208,23 @@ def _own(asker: Asker) -> str:
 
 @router.get("/api/session/workspace", response_model=Workspace, responses=failing())
 def session_workspace(verbs: Verbs, asker: Asker) -> Response:
-    """The workspace that the token is good for."""
+    """Return the workspace of the token."""
     return get_workspace(verbs, asker, _own(asker))
 
 
 @router.get("/api/session/workspace/snapshots", response_model=list[Snapshot], responses=failing())
 def session_snapshots(verbs: Verbs, asker: Asker) -> Response:
-    """Its kept states."""
+    """List its snapshots."""
     return list_snapshots(verbs, _own(asker))
 
 
 @router.post("/api/session/workspace/snapshots", status_code=201, response_model=Snapshot, responses=failing())
 def session_snapshot(verbs: Verbs, once: AskedOnce, asker: Asker, body: NewSnapshot) -> Response:
-    """Keep its present state."""
+    """Take a snapshot of it."""
     return take_snapshot(verbs, once, _own(asker), body)
 
 
 @router.post("/api/session/workspace/restore", response_model=RestoreDone, responses=failing())
 def session_restore(verbs: Verbs, once: AskedOnce, asker: Asker, body: Restore) -> Response:
-    """Bring one of its states back."""
+    """Restore one of its snapshots."""
     return restore_snapshot(verbs, once, _own(asker), body)

@@ -1,4 +1,4 @@
-"""What agents may do, and what they ask for."""
+"""Routes for policies and approvals."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ router = make_router(tags=["approvals"])
 def list_approvals(
     verbs: Verbs, workspace_id: Annotated[str | None, Query(min_length=1, max_length=401)] = None, all: bool = False
 ) -> Response:
-    """What agents ask for and nobody has decided, oldest first; `all` adds what was decided."""
+    """List the open requests of agents, oldest first; `all` adds decided ones."""
     return answer(verbs.approvals(workspace_id, all=all))
 
 
 @router.get("/api/approvals/{id}", response_model=Approval, responses=failing(404))
 def get_approval(verbs: Verbs, id: str) -> Response:
-    """One request."""
+    """Return one request."""
     return answer(verbs.get_approval(id))
 
 
@@ -36,13 +36,13 @@ def get_approval(verbs: Verbs, id: str) -> Response:
     responses={200: {"description": "A diff, names, or a command.", "content": {"text/plain": {}}}, **failing(404)},
 )
 def preview(verbs: Verbs, id: str) -> Response:
-    """What a request would do, as text."""
+    """Return the effect of a request as text."""
     return Response(verbs.preview(id).encode("utf-8", "backslashreplace"), media_type="text/plain; charset=utf-8")
 
 
 @router.post("/api/approvals/{id}", response_model=Approval, responses=failing(404, 409, 412), dependencies=OWNER)
 def decide(verbs: Verbs, id: str, body: Decide) -> Response:
-    """Say yes or no, to exactly what was asked and once; yes to what is not shown whole takes `unseen`."""
+    """Approve or deny exactly this request, for one use; approving an incomplete preview needs `unseen`."""
     if body.decision == "deny":
         return answer(verbs.deny(id, comment=body.comment)[0])
     return answer(verbs.approve(id, comment=body.comment, unseen=body.unseen)[0])
@@ -50,7 +50,7 @@ def decide(verbs: Verbs, id: str, body: Decide) -> Response:
 
 @router.post("/api/approvals", response_model=list[Approval], responses=failing(404, 409, 412), dependencies=OWNER)
 def decide_all(verbs: Verbs, body: DecideAll) -> Response:
-    """Say yes or no to every open request of a kind; with `also_later` yes to what follows there too."""
+    """Approve or deny every open request of a kind; `also_later` also approves later ones there."""
     choice: dict[str, Any] = {"run": body.run, "operations": body.operations, "paths": body.paths}
     if body.decision == "deny":
         return answer(verbs.deny_all(body.workspace_id, **choice, comment=body.comment))
@@ -60,13 +60,13 @@ def decide_all(verbs: Verbs, body: DecideAll) -> Response:
 
 @router.get(f"{WORKSPACE}/policy", response_model=Policy, responses=failing(404))
 def policy(verbs: Verbs, id: WorkspaceId) -> Response:
-    """What agents may do in a workspace."""
+    """Return the policy of a workspace."""
     return answer(verbs.policy(id))
 
 
 @router.put(f"{WORKSPACE}/policy", response_model=Policy, responses=failing(404, 409), dependencies=OWNER)
 def change_policy(verbs: Verbs, id: WorkspaceId, body: NewPolicy) -> Response:
-    """Let another policy hold from now on: a preset, or what differs from the present one."""
+    """Change the policy from now on: to a preset, or by differences from the present one."""
     return answer(verbs.change_policy(id, body.policy, reason=body.reason))
 
 
@@ -78,5 +78,5 @@ def judge(
     path: Annotated[str, Query(min_length=1, max_length=4096)] = ".",
     size: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
 ) -> Response:
-    """What the policy would say to an agent, and by which rule."""
+    """Return the policy's decision for an agent's operation, and the rule that decides."""
     return answer(verbs.judge(id, operation, path, size=size))

@@ -1,4 +1,4 @@
-"""Runs: start, look, wait, stop, and what they print."""
+"""Routes for runs: start, inspect, wait, stop, and read output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AtMost = Annotated[int, Query(ge=1, le=16 << 20, description="about so many byte
 
 
 class Finished(Value):
-    """A command that ended in a box that is kept; what it printed as base64."""
+    """A finished command of the workspace's command server; its output is base64."""
 
     run_id: str
     command: list[str]
@@ -44,7 +44,7 @@ class Finished(Value):
 
 
 class Piece(Value):
-    """Something that a run printed at once: text, or as base64 what is no UTF-8."""
+    """A piece of a run's output: text, or base64 if it is not UTF-8."""
 
     stream: str  # stdout or stderr
     time_ns: int
@@ -53,25 +53,25 @@ class Piece(Value):
 
 
 class Pieces(Value):
-    """Some of what a run printed, and the offset to go on from."""
+    """Part of a run's output, and the offset to continue from."""
 
     pieces: list[Piece]
     offset: int
 
 
 class Offset(Value):
-    """A place between two pieces of a run's output."""
+    """An offset between two pieces of a run's output."""
 
     offset: int
 
 
 def run_of(request: Request, run: str) -> Run:
-    """The run that the address names, if the bearer may know of it."""
+    """Return the run that the URL names, if the bearer may access it."""
     return reachable_run(front_of(request), bearer_of(request), run)
 
 
 def reachable_run(front: Front, bearer: Bearer, run_id: str) -> Run:
-    """A run of a workspace that the bearer may not know of is one that does not exist."""
+    """Return a run; if the bearer may not access its workspace, raise the same error as for a missing run."""
     found = front.workspaces.get_run(run_id)
     if bearer.workspace_id not in (None, found.workspace_id):
         raise RunNotFound(f"there is no run {run_id}", hint="aw runs lists them")
@@ -83,7 +83,8 @@ ThisRun = Annotated[Run, Depends(run_of)]
 
 @router.post(f"{WORKSPACE}/runs", status_code=201, response_model=Run, responses=failing(404, 409, 507))
 def start_run(verbs: Verbs, once: AskedOnce, asker: Asker, id: WorkspaceId, body: NewRun) -> Response:
-    """Start a command in a workspace; it goes on by itself. 409 while another one is active there."""
+    """Start a command in a workspace and return at once; it runs in the background. 409 while another run is active
+    there."""
     done = once.do(verbs, "run", id, {"id": id, **body.model_dump(exclude_unset=True)})
     started = Run(**done) if isinstance(done, dict) else done
     return answer(shown_run(asker, started), 201, {"location": f"/api/runs/{started.id}"})
@@ -93,7 +94,7 @@ def start_run(verbs: Verbs, once: AskedOnce, asker: Asker, id: WorkspaceId, body
     "/api/runs", status_code=201, response_model=Run, responses=failing(404, 409, 502, 504, 507), dependencies=OWNER
 )
 def run_new(verbs: Verbs, body: NewWorkspaceRun) -> Response:
-    """Make a workspace and start a command in it. A clone that fails is a failed run in a failed workspace."""
+    """Create a workspace and start a command in it. A clone that fails is a failed run in a failed workspace."""
     options = body.model_dump(exclude={"source", "command"}, exclude_unset=True)
     started = verbs.run_new(body.source, body.command, **options)
     return answer(started, 201, {"location": f"/api/runs/{started.id}"})
@@ -101,7 +102,7 @@ def run_new(verbs: Verbs, body: NewWorkspaceRun) -> Response:
 
 @router.post(f"{WORKSPACE}/commands", response_model=Finished, responses=failing(404, 409, 504, 507))
 def run_kept(verbs: Verbs, id: WorkspaceId, body: KeptCommand) -> Response:
-    """Run a command to its end in the workspace's box, which is kept for the next one."""
+    """Run a command to its end in the workspace's command server, which stays for the next command."""
     done = verbs.run_kept(id, body.command, **body.model_dump(exclude={"command"}))
     streams = {name: b64encode(getattr(done, name)).decode() for name in ("stdout", "stderr")}
     return answer(Finished(**{**done.__dict__, **streams}))
@@ -109,14 +110,14 @@ def run_kept(verbs: Verbs, id: WorkspaceId, body: KeptCommand) -> Response:
 
 @router.get(f"{WORKSPACE}/runs", response_model=list[Run], responses=failing(404))
 def list_workspace_runs(verbs: Verbs, asker: Asker, id: WorkspaceId) -> Response:
-    """The runs of a workspace, oldest first."""
+    """List the runs of a workspace, oldest first."""
     verbs.get(id)
     return answer([shown_run(asker, run) for run in verbs.runs(id)])
 
 
 @router.get("/api/runs", response_model=list[Run], responses=failing())
 def list_runs(verbs: Verbs, asker: Asker) -> Response:
-    """All runs, oldest first."""
+    """List all runs, oldest first."""
     return answer([shown_run(asker, run) for run in verbs.runs(asker.workspace_id)])
 
 
@@ -128,13 +129,13 @@ async def get_run(
     run: str,
     wait: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, description="seconds to wait for its end")] = 0,
 ) -> Response:
-    """One run, with `wait` when it has ended or the time is over."""
+    """Return one run; with `wait`, when it has ended or the timeout has passed."""
     found = await run_in_threadpool(reachable_run, front, asker, run)
     end = front.time() + wait
     while found.is_active and (left := end - front.time()) > 0 and not front.stopping.is_set():
         position = front.hub.position
         try:
-            found = await run_in_threadpool(verbs.wait, run, timeout_seconds=0)  # also notices a runner that died
+            found = await run_in_threadpool(verbs.wait, run, timeout_seconds=0)  # also detects a dead supervisor
         except TimedOut:
             await front.hub.wait(position, min(left, 1.0))
     return answer(shown_run(asker, found))
@@ -142,7 +143,7 @@ async def get_run(
 
 @router.post("/api/runs/{run}/stop", response_model=Run, responses=failing(404, 504))
 def stop_run(verbs: Verbs, asker: Asker, run: ThisRun, body: Stop | None = None) -> Response:
-    """End a run: its whole tree is asked to stop, then killed. One that has ended is left as it is."""
+    """Stop a run: its whole process tree gets SIGTERM, then SIGKILL. A run that has ended is left unchanged."""
     return answer(shown_run(asker, verbs.stop(run.id, at_once=body.at_once if body else False)))
 
 
@@ -153,26 +154,26 @@ def glance(
     offset: At = 0,
     line: Annotated[str, Query(max_length=10_000)] = "",
 ) -> Response:
-    """The last line that a run printed, and where to look on from."""
+    """Return the last output line of a run, and the offset to continue from."""
     return answer(verbs.glance(run.id, offset, line))
 
 
 @router.get("/api/runs/{run}/pieces", response_model=Pieces, responses=failing(404))
 def pieces(verbs: Verbs, run: ThisRun, offset: At = 0, max_bytes: AtMost = 1 << 20) -> Response:
-    """Some of what a run printed so far, from an offset that an answer of this address gave."""
+    """Return part of a run's output so far, from an offset that this endpoint returned."""
     found, offset = verbs.read_output(run.id, offset, max_bytes=max_bytes)
     return answer(Pieces(pieces=[_piece(each) for each in found], offset=offset))
 
 
 @router.get("/api/runs/{run}/tail", response_model=Offset, responses=failing(404), dependencies=OWNER)
 def tail(verbs: Verbs, run: ThisRun, offset: At = 0, max_bytes: AtMost = 1 << 20) -> Response:
-    """From an offset on, the one at which about the last bytes of a run's output begin."""
+    """Return the offset of roughly the last `max_bytes` of output, at or after `offset`."""
     return answer(Offset(offset=verbs.find_tail(run.id, offset, max_bytes=max_bytes)))
 
 
 @router.post("/api/runs/{run}/terminal", status_code=204, responses=failing(404, 409), dependencies=OWNER)
 def type_into(verbs: Verbs, run: ThisRun, body: Typed) -> Response:
-    """Type into a run that has a terminal, after saying how large that is now. 409 when it has ended."""
+    """Type into a run with a terminal, after setting the terminal's size. 409 if the run has ended."""
     try:
         data = b64decode(body.base64, validate=True) + body.text.encode()
     except ValueError:
@@ -191,7 +192,7 @@ def type_into(verbs: Verbs, run: ThisRun, body: Typed) -> Response:
 
 @router.get("/api/runs/{run}/why", response_model=Explanation, responses=failing(404))
 def why(verbs: Verbs, run: ThisRun) -> Response:
-    """What held a run, and what it was denied."""
+    """Return a run's sandbox restrictions and its denials."""
     return answer(verbs.why(run.id))
 
 
@@ -219,7 +220,7 @@ async def output(
     stream: Literal["both", "stdout", "stderr"] = "both",
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """What a run printed, now or until its end. `Last-Event-ID` resumes after the piece of that number."""
+    """Return a run's output, now or streamed until its end. `Last-Event-ID` resumes after the piece of that number."""
     found = await run_in_threadpool(reachable_run, front, asker, run)
     wanted = {"both": (1, 2), "stdout": (1,), "stderr": (2,)}[stream]
     if not follow and format == "bytes":
@@ -236,7 +237,7 @@ async def _frames(
     offset = count = 0
     yield b"retry: 1000\n: output\n\n"
     while not front.stopping.is_set():
-        looked, is_last = tail.seen if tail else 0, tail is None or tail.is_over  # asked before reading
+        looked, is_last = tail.seen if tail else 0, tail is None or tail.is_over  # before reading the output
         pieces, offset_after = await run_in_threadpool(front.workspaces.read_output, run_id, offset)
         text = b"".join(
             _frame(number, piece)

@@ -1,4 +1,4 @@
-"""States of a workspace: keep, bring back, compare, give back, copy, take back."""
+"""Routes for snapshots, diffs, apply, forks, archives, undo and the trash."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ State = Annotated[str, Query(min_length=1, max_length=200, description="`base`, 
 
 
 class RestoreDone(Value):
-    """What a restore did, and the operation that `undo` takes back."""
+    """The result of a restore, and the operation for `undo`."""
 
     operation_id: str
     restored: Restored
 
 
 class UndoDone(Value):
-    """The operation that took something back, and the workspaces that it concerns."""
+    """The operation of the undo, and the affected workspaces."""
 
     operation: Operation
     workspaces: list[Workspace]
@@ -63,32 +63,32 @@ class UndoDone(Value):
 
 @router.get(f"{WORKSPACE}/snapshots", response_model=list[Snapshot], responses=failing(404))
 def list_snapshots(verbs: Verbs, id: WorkspaceId) -> Response:
-    """The kept states, oldest first, beginning with the base."""
+    """List the snapshots, oldest first, beginning with the base."""
     return answer(verbs.snapshots(id))
 
 
 @router.post(f"{WORKSPACE}/snapshots", status_code=201, response_model=Snapshot, responses=failing(404, 409, 507))
 def take_snapshot(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: NewSnapshot) -> Response:
-    """Keep everything that the workspace holds now."""
+    """Take a snapshot of the whole workspace."""
     return reply(once.do(verbs, "snapshot", id, {"id": id, "label": body.label}), 201)
 
 
 @router.post(f"{WORKSPACE}/restore", response_model=RestoreDone, responses={**ACCEPTED, **failing(404, 409, 507)})
 def restore_snapshot(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: Restore) -> Response:
-    """Bring a state back, whole or in part; the present one is kept first."""
+    """Restore a snapshot, whole or in part; a snapshot of the present state is taken first."""
     arguments = {"id": id, "snapshot": body.snapshot, "paths": body.paths}
     return reply(once.do(verbs, "restore", id, arguments, detachable=True))
 
 
 @router.get(f"{WORKSPACE}/turns", response_model=list[Turn], responses=failing(404))
 def list_turns(verbs: Verbs, id: WorkspaceId) -> Response:
-    """The states that were kept after answers, oldest first."""
+    """List the snapshots taken after answers, oldest first."""
     return answer(verbs.session(id).turns())
 
 
 @router.post(f"{WORKSPACE}/turns", status_code=201, response_model=Turn, responses=failing(404, 409, 507))
 def respond(verbs: Verbs, id: WorkspaceId, body: NewTurn) -> Response:
-    """Keep the state after an answer, named after its message."""
+    """Take a snapshot after an answer, named after its message."""
     return answer(verbs.session(id).respond(body.message), 201)
 
 
@@ -105,10 +105,11 @@ def diff(
     context: Annotated[int, Query(ge=0, le=100_000)] = 3,
     format: Literal["json", "patch"] = "json",
 ) -> Response:
-    """What changed between two states: a list of paths, and with `text` a unified diff of up to 64 MiB.
+    """Return the changes between two states: a list of paths, and with `text` a unified diff of up to 64 MiB.
 
-    With `format=patch` the diff alone, byte for byte and without a limit, as `git apply` takes it, by default with the
-    content of binary files."""
+    With `format=patch`, return the diff alone, byte for byte and without a limit, as input for `git apply`, by default
+    with the content of binary files.
+    """
     chosen = paths.split("\n") if paths else []
     if format == "patch":
         options: dict[str, Any] = {"git_files": git_files, "binary": binary, "context": context}
@@ -119,7 +120,7 @@ def diff(
 
 @router.get(f"{WORKSPACE}/status", response_model=list[Change], responses=failing(404, 409))
 def status(verbs: Verbs, id: WorkspaceId) -> Response:
-    """The paths that were changed and not applied."""
+    """List the changed paths that were not applied."""
     return answer(verbs.status(id))
 
 
@@ -129,7 +130,7 @@ def status(verbs: Verbs, id: WorkspaceId) -> Response:
     responses={**ACCEPTED, **failing(404, 409, 502, 507)},
 )
 def apply_changes(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: Apply) -> Response:
-    """Give changes back to the origin, all or nothing."""
+    """Apply changes to the origin, all or nothing."""
     return reply(once.do(verbs, "apply", id, {"id": id, **body.model_dump()}, detachable=True))
 
 
@@ -141,7 +142,7 @@ def apply_changes(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: Apply) -
     dependencies=OWNER,
 )
 def fork_workspace(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: Fork) -> Response:
-    """Copy-on-write copies, whatever the size."""
+    """Create copy-on-write copies, in the same time for any size."""
     return reply(once.do(verbs, "fork", id, {"id": id, **body.model_dump()}, detachable=True), 201)
 
 
@@ -153,19 +154,19 @@ def fork_workspace(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: Fork) -
     dependencies=OWNER,
 )
 def archive(verbs: Verbs, once: AskedOnce, id: WorkspaceId, body: NewArchive) -> Response:
-    """Write a workspace with its states and history into one file."""
+    """Write a workspace with its snapshots and history into one archive file."""
     return reply(once.do(verbs, "archive", id, {"id": id, **body.model_dump()}, detachable=True), 201)
 
 
 @router.get("/api/archives", response_model=list[KnownArchive], responses=failing(), dependencies=OWNER)
 def archives(verbs: Verbs) -> Response:
-    """The archives that were written from here and still are where they were written to."""
+    """List the archives that were written from here and still exist at their location."""
     return answer(verbs.archives())
 
 
 @router.post("/api/archives/verify", response_model=Contents, responses=failing(404, 502), dependencies=OWNER)
 def verify_archive(verbs: Verbs, body: WrittenArchive) -> Response:
-    """Read a whole archive and prove it, or say what is wrong with it."""
+    """Read and verify a whole archive; a defect is an error response."""
     return answer(verbs.verify_archive(body.location))
 
 
@@ -174,12 +175,12 @@ def verify_archive(verbs: Verbs, body: WrittenArchive) -> Response:
 
 @router.get("/api/operations", response_model=list[Operation], responses=failing(), dependencies=OWNER)
 def operations(verbs: Verbs) -> Response:
-    """What was done, newest first."""
+    """List the operations, newest first."""
     return answer(verbs.operations())
 
 
 def _operation(verbs: Any, asker: Bearer, operation_id: str) -> Running | Operation:
-    """An operation that the bearer may know of."""
+    """Return an operation that the bearer may access."""
     try:
         call: Call = verbs.get_call(operation_id)
     except OperationNotFound:
@@ -195,7 +196,7 @@ def _operation(verbs: Any, asker: Bearer, operation_id: str) -> Running | Operat
 
 @router.get("/api/operations/{operation_id}", response_model=Running | Operation, responses=failing(404))
 def get_operation(verbs: Verbs, asker: Asker, operation_id: str) -> Response:
-    """What was done, or is being done."""
+    """Return a completed or running operation."""
     return answer(_operation(verbs, asker, operation_id))
 
 
@@ -206,19 +207,19 @@ def get_operation(verbs: Verbs, asker: Asker, operation_id: str) -> Response:
     "/api/operations/{operation_id}/cancel", response_model=Running, responses=failing(404, 409), dependencies=OWNER
 )
 def cancel_operation(verbs: Verbs, operation_id: str) -> Response:
-    """Stop what is being done while nobody waits; what it had begun is undone."""
+    """Cancel a detached operation; its partial effects are undone."""
     return answer(shown(verbs.cancel_call(operation_id)))
 
 
 @router.post("/api/undo", response_model=UndoDone, responses=failing(404, 409, 507), dependencies=OWNER)
 def undo(verbs: Verbs, once: AskedOnce, body: Undo) -> Response:
-    """Take back the newest operation, or the one named."""
+    """Undo the newest operation, or the one named."""
     return reply(once.do(verbs, "undo", "", {"operation_id": body.operation_id}))
 
 
 @router.get("/api/trash", response_model=list[Workspace], responses=failing(), dependencies=OWNER)
 def trash(verbs: Verbs) -> Response:
-    """The workspaces that were destroyed and can be brought back."""
+    """List the destroyed workspaces that can be restored."""
     return answer(verbs.trash())
 
 
@@ -226,11 +227,11 @@ def trash(verbs: Verbs) -> Response:
     "/api/trash/{name}/restore", response_model=Workspace, responses=failing(404, 409, 507), dependencies=OWNER
 )
 def restore_trashed(verbs: Verbs, name: str, body: BringBack) -> Response:
-    """Bring one workspace back, by its uid."""
+    """Restore one workspace from the trash, by its uid."""
     return answer(verbs.restore_trashed(name, new_id=body.new_id))
 
 
 @router.post("/api/sweep", response_model=list[Candidate], responses=failing(404, 409), dependencies=OWNER)
 def sweep(verbs: Verbs, body: Sweep) -> Response:
-    """Delete for good what has been in the trash for its time."""
+    """Permanently delete trash entries past their retention time."""
     return answer(verbs.sweep(**body.model_dump()))

@@ -1,4 +1,4 @@
-"""Several workspaces beside each other, and what changes in one as it changes."""
+"""Routes over several workspaces (overlaps, comparisons, races), and watchers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = make_router(tags=["together"])
 
 @router.get("/api/overlaps", response_model=list[Overlap], responses=failing(404), dependencies=OWNER)
 def overlaps(verbs: Verbs, workspace_id: Annotated[str | None, Query(min_length=1, max_length=401)] = None) -> Response:
-    """The pairs of workspaces of one origin that changed the same paths."""
+    """List the pairs of workspaces of one origin that changed the same paths."""
     return answer(verbs.overlaps(workspace_id))
 
 
@@ -29,19 +29,19 @@ def overlaps(verbs: Verbs, workspace_id: Annotated[str | None, Query(min_length=
 def compare(
     verbs: Verbs, ids: Annotated[str, Query(min_length=1, max_length=20_000, description="by line breaks")]
 ) -> Response:
-    """Workspaces side by side, the best first."""
+    """Compare workspaces, best first."""
     return answer(verbs.compare(ids.split("\n")))
 
 
 @router.get("/api/races", response_model=list[Race], responses=failing(), dependencies=OWNER)
 def races(verbs: Verbs) -> Response:
-    """The races, oldest first."""
+    """List the races, oldest first."""
     return answer(verbs.races())
 
 
 @router.get("/api/races/{name}", response_model=Race, responses=failing(404), dependencies=OWNER)
 def get_race(verbs: Verbs, name: str) -> Response:
-    """A race by its id, or the last one of a task, as it stands."""
+    """Return the present state of a race, by its id, or of the last race of a task."""
     return answer(verbs.get_race(name))
 
 
@@ -53,25 +53,25 @@ def get_race(verbs: Verbs, name: str) -> Response:
     dependencies=OWNER,
 )
 def race(verbs: Verbs, once: AskedOnce, body: NewRace) -> Response:
-    """Try the same in several workspaces of one source and rank them. It takes as long as they run."""
+    """Try the same task in several workspaces of one source and rank them. Returns when all runs have ended."""
     return reply(once.do(verbs, "race", "", body.model_dump(exclude_unset=True), detachable=True), 201)
 
 
 @router.get("/api/watching", response_model=list[Watching], responses=failing(), dependencies=OWNER)
 def watching(verbs: Verbs) -> Response:
-    """The watchers in the background."""
+    """List the background watchers."""
     return answer(verbs.watching())
 
 
 @router.post(f"{WORKSPACE}/watching", response_model=Watching, responses=failing(404, 409), dependencies=OWNER)
 def start_watching(verbs: Verbs, id: WorkspaceId) -> Response:
-    """Have what changes written to the log, until the workspace is gone."""
+    """Start recording file changes in the log, until the workspace is destroyed."""
     return answer(verbs.start_watching(id))
 
 
 @router.delete(f"{WORKSPACE}/watching", response_model=Watching | None, responses=failing(404, 409), dependencies=OWNER)
 def stop_watching(verbs: Verbs, id: WorkspaceId) -> Response:
-    """End that."""
+    """Stop recording file changes."""
     return answer(verbs.stop_watching(id))
 
 
@@ -85,7 +85,7 @@ def stop_watching(verbs: Verbs, id: WorkspaceId) -> Response:
     dependencies=OWNER,
 )
 def watch(front: Here, verbs: Verbs, id: WorkspaceId) -> Response:
-    """What changes in a workspace from now on, made by anyone; it ends when the workspace is destroyed."""
+    """Stream the file changes of a workspace from now on, by any author; ends when the workspace is destroyed."""
     verbs.get(id)
 
     async def pieces() -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""Workspaces: make, list, look, destroy."""
+"""Routes for workspaces: create, list, show, destroy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ router = make_router(tags=["workspaces"])
 
 
 class Place(Value):
-    """Where a workspace is."""
+    """The paths of a workspace."""
 
     path: str
     public: str
@@ -45,7 +45,7 @@ Reason = Annotated[str, Query(max_length=1000)]
     dependencies=OWNER,
 )
 def create_workspace(verbs: Verbs, front: Here, once: AskedOnce, body: NewWorkspace) -> Response:
-    """Make a workspace. Without an id a fresh task name is made."""
+    """Create a workspace. Without an id, a new task name is generated."""
     asked = body.model_dump(exclude_unset=True)
     id = body.id
     if id is None:
@@ -63,7 +63,7 @@ def create_workspace(verbs: Verbs, front: Here, once: AskedOnce, body: NewWorksp
 
 @router.get("/api/workspaces", response_model=list[Workspace], responses=failing())
 def list_workspaces(verbs: Verbs, asker: Asker, task_id: str | None = None, all: bool = False) -> Response:
-    """The workspaces, oldest first; `all` adds those that were destroyed."""
+    """List the workspaces, oldest first; `all` adds destroyed ones."""
     found = verbs.list(task_id, all=all)
     if asker.workspace_id is not None:
         found = [each for each in found if each.id == asker.workspace_id]
@@ -90,7 +90,7 @@ def destroy_several(verbs: Verbs, body: Destroy) -> Response:
 
 @router.get("/api/workspaces/{task}", response_model=Workspace, responses=failing(404))
 def get_main_workspace(verbs: Verbs, asker: Asker, task: str) -> Response:
-    """The workspace `TASK/main`."""
+    """Return the workspace `TASK/main`."""
     return get_workspace(verbs, asker, check_reach(asker, format_id(*parse_id(task))))
 
 
@@ -98,69 +98,69 @@ def get_main_workspace(verbs: Verbs, asker: Asker, task: str) -> Response:
     "/api/workspaces/{run_id}", response_model=list[Workspace], responses=failing(404, 409, 507), dependencies=OWNER
 )
 def destroy_by_run(verbs: Verbs, run_id: str, force: bool = False, reason: Reason = "requested") -> Response:
-    """Move the workspace of a run to the trash, or that of a bare task; 409 while the run is active."""
+    """Move the workspace of a run, or of a bare task, to the trash; 409 while the run is active."""
     try:
         run = verbs.get_run(run_id)
     except RunNotFound:
         return destroy_workspace(verbs, format_id(*parse_id(run_id)), force, reason)
-    if run.is_active:  # also with force: a run is stopped by name, and not by the way
+    if run.is_active:  # also with force: a run must be stopped explicitly
         raise WorkspaceBusy(f"run {run_id} is active", hint=f"POST /api/runs/{run_id}/stop")
     return destroy_workspace(verbs, run.workspace_id, force, reason)
 
 
 @router.get(WORKSPACE, response_model=Workspace, responses=failing(404))
 def get_workspace(verbs: Verbs, asker: Asker, id: WorkspaceId) -> Response:
-    """One workspace."""
+    """Return one workspace."""
     found = verbs.get(id)
     return answer(found if asker.workspace_id is None else shown_workspace(asker, found, verbs.public_mount(id)))
 
 
 @router.delete(WORKSPACE, response_model=list[Workspace], responses=failing(404, 409, 507), dependencies=OWNER)
 def destroy_workspace(verbs: Verbs, id: WorkspaceId, force: bool = False, reason: Reason = "requested") -> Response:
-    """Move a workspace to the trash; refused while it is busy, or holds changes that nobody has taken over."""
+    """Move a workspace to the trash; refused while it is busy, or has unapplied changes."""
     return answer(verbs.destroy(id, force=force, reason=reason))
 
 
 @router.get(f"{WORKSPACE}/usage", response_model=Usage | WorkspaceUsage, responses=failing(404))
 def workspace_usage(verbs: Verbs, id: WorkspaceId, alone: bool = False) -> Response:
-    """What a workspace takes on the disk, and how full the disk is; or only what it takes itself, with `alone`."""
+    """Return the disk usage of a workspace, and of the disk; with `alone`, of the workspace only."""
     return answer(verbs.usage_of(id) if alone else verbs.usage(id))
 
 
 @router.get(f"{WORKSPACE}/path", response_model=Place, responses=failing(404, 409), dependencies=OWNER)
 def workspace_path(verbs: Verbs, id: WorkspaceId) -> Response:
-    """Where the workspace stands on the server's machine, ready to be used, and where its agent sees it."""
+    """Return the path of the workspace on the server's machine, ready for use, and the path that its agent sees."""
     return answer(Place(path=verbs.path(id), public=verbs.public_mount(id)))
 
 
 @router.get(f"{WORKSPACE}/origin", response_model=list[str], responses=failing(404), dependencies=OWNER)
 def origin_changes(verbs: Verbs, id: WorkspaceId, limit: Annotated[int, Query(ge=1, le=100_000)] = 100) -> Response:
-    """Paths in the folder of an overlay that changed since the workspace was made."""
+    """List the paths in the folder of an overlay that changed since the workspace was created."""
     return answer(verbs.origin_changes(id, limit=limit))
 
 
 @router.post(f"{WORKSPACE}/prompt", response_model=Text, responses=failing(404))
 def adapt_prompt(verbs: Verbs, id: WorkspaceId, body: Prompt) -> Response:
-    """A text with old mount names replaced by where this workspace appears to its agent."""
+    """Replace old mount names in a text by the path at which the agent sees this workspace."""
     return answer(Text(text=verbs.adapt_prompt(body.text, id)))
 
 
 @router.post(f"{WORKSPACE}/pin", response_model=Workspace, responses=failing(404, 409), dependencies=OWNER)
 def pin(verbs: Verbs, id: WorkspaceId, body: Pin) -> Response:
-    """Keep a workspace from every sweep."""
+    """Exempt a workspace from sweeps."""
     return answer(verbs.pin(id, reason=body.reason))
 
 
 @router.delete(f"{WORKSPACE}/pin", response_model=Workspace, responses=failing(404, 409), dependencies=OWNER)
 def unpin(verbs: Verbs, id: WorkspaceId) -> Response:
-    """Let sweeps take a workspace again."""
+    """Make a workspace subject to sweeps again."""
     return answer(verbs.unpin(id))
 
 
 def address(task: str, agent: str) -> str:
-    """Where a workspace is found."""
+    """Return the URL path of a workspace."""
     from urllib.parse import quote
 
     parts = [quote(part, safe="") for part in (task, agent)]
-    # A segment of dots alone would be taken for a step up by whoever tidies addresses.
+    # Software that normalizes URLs would remove a segment of dots alone.
     return "/api/workspaces/" + "/".join(part.replace(".", "%2E") if set(part) == {"."} else part for part in parts)

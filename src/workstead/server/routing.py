@@ -1,4 +1,4 @@
-"""How routes are made: no unknown query keys, paths with any character, one set of declared errors."""
+"""Router helpers: no unknown query keys, paths with any character, one set of declared errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_KEYS = 1000
 
 
 class _Rest(Convertor[str]):
-    """The rest of an address, also with line breaks: `path` of the library stops at the first."""
+    """The rest of a path, including line breaks: the library's `path` convertor stops at the first."""
 
     regex = r"(?s:.*)"
 
@@ -35,7 +35,7 @@ register_url_convertor("rest", _Rest())
 
 
 class StrictRoute(APIRoute):
-    """A route that refuses query keys which it does not know."""
+    """A route that refuses unknown query keys."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -55,7 +55,8 @@ class StrictRoute(APIRoute):
 
 
 async def _refuse_many_keys(request: Request) -> None:
-    """Refuse a large body with more keys than anything here has, before a complaint is made about each of them."""
+    """Refuse a large body with more keys than any route accepts, before validation reports an error for each of
+    them."""
     if request.headers.get("content-type", "").startswith("application/json"):
         body = await request.body()
         if len(body) > LARGE_BODY and body.count(b":") > MAX_KEYS:
@@ -74,12 +75,12 @@ def _query_keys(dependant: Dependant) -> Iterator[str]:
 
 
 def make_router(prefix: str = "", **options: Any) -> APIRouter:
-    """A router whose routes are strict."""
+    """Return a router whose routes are strict."""
     return APIRouter(prefix=prefix, route_class=StrictRoute, **options)
 
 
 def failing(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The errors that a route declares: those that every route has, and its own."""
+    """Return the declared errors of a route: the common ones, and its own."""
     return {status: RESPONSES[status] for status in sorted({*_EVERY, *statuses})}
 
 

@@ -1,4 +1,4 @@
-"""`aw serve`: take the socket, answer until a signal comes, and end in time."""
+"""`aw serve`: open the socket, serve until a signal, and shut down in time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GRACE_SECONDS = 3
 
 
 class Serving(uvicorn.Server):
-    """uvicorn that ends its streams when it is told to end, and reads its settings anew at SIGHUP."""
+    """uvicorn server that ends its streams at shutdown, and reloads its settings at SIGHUP."""
 
     def __init__(self, app: App, load: Callable[[], Settings] | None = None, **options: Any) -> None:
         config = uvicorn.Config(
@@ -48,14 +48,14 @@ class Serving(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         with self.capture_signals():
             await self._serve(sockets)
-            self._captured_signals.clear()  # they did what they were sent for, and there is still something to do
+            self._captured_signals.clear()  # already handled; uvicorn would raise them again before our cleanup
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         self.end()
         super().handle_exit(sig, frame)
 
     def end(self) -> None:
-        """Let the streams end and then the server, from any thread."""
+        """End the streams and then the server, from any thread."""
         self._front.stopping.set()
         if self._front.loop is not None:
             self._front.loop.call_soon_threadsafe(self._front.stop)
@@ -67,7 +67,7 @@ class Serving(uvicorn.Server):
             self._front.loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     def _reload(self) -> None:
-        """Settings that cannot be read leave those that hold as they are."""
+        """Reload the settings; if they cannot be read, keep the current ones."""
         assert self._load is not None
         try:
             self._front.use_settings(self._load())
@@ -77,7 +77,7 @@ class Serving(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens, on a free port if it is 0."""
+    """Return a listening socket, on a free port if `port` is 0."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -93,7 +93,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """The address of a socket that listens."""
+    """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -106,8 +106,8 @@ def serve(
     load: Callable[[], Settings] | None = None,
     extend: Callable[[App], None] = lambda _app: None,
 ) -> None:
-    """Answer requests until SIGTERM or SIGINT; `ready` is called with the application and its address. `extend` may add
-    to the application before it begins."""
+    """Serve requests until SIGTERM or SIGINT; call `ready` with the application and its URL. `extend` may add to the
+    application before it starts."""
     log_libraries()
     with listen(settings.server.host, settings.server.port) as listener:
         url = url_of(listener)
@@ -124,8 +124,8 @@ def serve(
 
 
 def log_libraries() -> None:
-    """What uvicorn and others have to say goes where our own lines go."""
-    for name in (None, "uvicorn", "uvicorn.error", "fastapi", "asyncio"):  # None: whoever has no place of its own
+    """Send the log records of uvicorn and other libraries to our log."""
+    for name in (None, "uvicorn", "uvicorn.error", "fastapi", "asyncio"):  # None: the root logger, for all others
         logger = logging.getLogger(name)
         logger.handlers[:] = [Journal()]
         logger.propagate = False
@@ -133,7 +133,7 @@ def log_libraries() -> None:
 
 
 class Background:
-    """A server in a thread of this process: for tests, and for programs that want one beside their own work."""
+    """A server in a thread of this process: for tests, and for programs that embed one."""
 
     def __init__(
         self,

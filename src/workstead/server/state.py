@@ -1,4 +1,4 @@
-"""The state that every part of one server shares: the verbs behind it, its settings, its end."""
+"""The state shared by all parts of one server: its verbs, settings and shutdown."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class ServerState:
-    """The verbs behind a server, its settings, the names it answers to, and its end."""
+    """The verbs behind a server, its settings, its accepted host names, and its shutdown."""
 
     def __init__(self, workspaces: Local, settings: Settings, hosts: frozenset[str]) -> None:
         self.workspaces = workspaces
         self.settings = settings
         self.hosts = hosts
-        self.instance = os.urandom(16).hex()  # of this process: links to the page end with it
+        self.instance = os.urandom(16).hex()  # of this process: links to the page are valid only for it
         self.origins = frozenset(f"{scheme}://{host}" for host in hosts for scheme in ("http", "https"))
         self.stopping = threading.Event()
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -39,14 +39,14 @@ class ServerState:
         return text
 
     def use_settings(self, settings: Settings) -> None:
-        """Switch to other settings; requests that are under way end under the old ones."""
+        """Replace the settings; requests in progress finish under the old ones."""
         self.workspaces = self.workspaces.with_settings(settings)
         self.settings = settings
         self._hidden = _host_paths(self.workspaces)
 
 
 def _host_paths(workspaces: Local) -> tuple[tuple[str, str], ...]:
-    """Paths that no error body shows, the longest first so that none is left in part."""
+    """Return paths that no error body may show, the longest first so that none is left in part."""
     home, kept = workspaces.places()
     places = {
         kept: "<workspaces>",

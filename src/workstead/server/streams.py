@@ -1,9 +1,9 @@
-"""Events as they happen, for any number of listeners.
+"""Live event streams for any number of listeners.
 
-One thread follows the log and keeps the last events in memory, each encoded once. A listener has a position and nothing
-else: it takes what is after its position from memory, or from the log if it is further behind, and sleeps when there is
-nothing. So nothing can be missed or repeated, a listener that does not read costs no memory, and when it has not taken
-a piece for `SLOW_SECONDS` it is let go and may resume by `Last-Event-ID`.
+One thread follows the log and caches the newest events in memory, each encoded once. A listener has only a position: it
+reads the events after its position from memory, or from the log if it is further behind, or sleeps when there are none.
+So no event is missed or repeated, a slow listener costs no memory, and one that has not accepted a piece for
+`SLOW_SECONDS` is disconnected and may resume by `Last-Event-ID`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ KEPT = 10_000  # events in memory
 BATCH = 200  # events in one piece
 HEARTBEAT_SECONDS = 15.0
 SLOW_SECONDS = 30.0
-RECHECK_SECONDS = 1.0  # how long a stream goes on before its token is looked at again
+RECHECK_SECONDS = 1.0  # interval at which a stream checks its token again
 
 Wanted = Callable[[Event], Event | None]
 
 
 class Hub:
-    """The end of the log in memory, and those who wait for more."""
+    """Cache of the newest events, and the wait condition of all listeners."""
 
     def __init__(self, front: ServerState) -> None:
         self._front = front
@@ -45,17 +45,17 @@ class Hub:
         self._waiting: set[asyncio.Future[None]] = set()
         self._open = Lanes("open streams", hint="server.max_streams sets the limit")
         self._thread = threading.Thread(target=self._follow, name="events", daemon=True)
-        self.position = 0  # all up to here were seen
-        self._from = 0  # all after here are in memory
+        self.position = 0  # all events up to here were read
+        self._from = 0  # all events after here are in memory
 
     def start(self) -> None:
-        """Begin to follow, on the running loop."""
+        """Start following the log, on the running event loop."""
         self._front.loop = asyncio.get_running_loop()
         self.position = self._from = self._front.workspaces.last_position()
         self._thread.start()
 
     def join(self) -> None:
-        """Return when the log is not followed any more, so that it can be closed."""
+        """Return when the log is no longer followed, so that it can be closed."""
         if self._thread.is_alive():
             self._thread.join()
 
@@ -66,13 +66,13 @@ class Hub:
                 for event in self._front.workspaces.follow(after=position, until=is_over):
                     position = event.position
                     self._hand_over(event, frame(event))
-            except Exception as error:  # a database that went away comes back; every stream depends on this thread
+            except Exception as error:  # a database connection may come back; every stream depends on this thread
                 note("events", error=error)
                 self._front.stopping.wait(1.0)
 
     def _hand_over(self, event: Event, text: bytes) -> None:
         assert self._front.loop is not None
-        with suppress(RuntimeError):  # the loop has ended
+        with suppress(RuntimeError):  # the event loop has ended
             self._front.loop.call_soon_threadsafe(self._publish, event, text)
 
     def _publish(self, event: Event, text: bytes) -> None:
@@ -83,18 +83,18 @@ class Hub:
         self.wake()
 
     def wake(self) -> None:
-        """Let all who wait look again."""
+        """Wake all waiting listeners."""
         _wake(self._waiting)
 
     async def wait(self, position: int, seconds: float) -> None:
-        """Return when there is something after the position, at the end of the server, or when the time is over."""
+        """Return when there is an event after the position, at shutdown, or after the timeout."""
         if self.position > position or self._front.stopping.is_set():
             return
         await _wait(self._waiting, seconds)
 
     @contextmanager
     def listening(self, workspace_id: str | None) -> Iterator[None]:
-        """Be one of the streams that are open at the same time, or TooMany."""
+        """Register one of the limited number of open streams, or raise TooMany."""
         self._open.take(workspace_id, self._front.settings.server.max_streams)
         try:
             yield
@@ -106,7 +106,7 @@ class Hub:
         return len(self._open)
 
     async def after(self, position: int, query: dict[str, Any], wanted: Wanted) -> AsyncIterator[bytes]:
-        """The frames from a position on, for ever; an empty piece when there was nothing for a while."""
+        """Yield the frames from a position on, forever; an empty piece after a while without events."""
         while not self._front.stopping.is_set():
             if position < self._from:
                 found, upto = await asyncio.to_thread(self._read, position, query)
@@ -126,25 +126,25 @@ class Hub:
         recent = self._recent
         if not recent or position >= self.position:
             return [], position
-        # Positions have no gaps, so the place of one in memory is known.
+        # Positions have no gaps, so the index in memory can be computed.
         start = position + 1 - recent[0][0].position
         found = [recent[index] for index in range(start, min(start + BATCH, len(recent)))]
         return found, found[-1][0].position
 
     def _read(self, position: int, query: dict[str, Any]) -> tuple[list[tuple[Event, bytes]], int]:
-        upto = self.position  # asked first: what comes while we read is after it
+        upto = self.position  # read first: events that arrive while we read have a later position
         found = list(self._front.workspaces.events(after=position, limit=BATCH, **query))
         last = found[-1].position if found else 0
         return [(event, frame(event)) for event in found], last if len(found) == BATCH else max(last, upto)
 
 
 def frame(event: Event) -> bytes:
-    """One event of the stream: one line of JSON, in which a line break can only be escaped."""
+    """Return one event as a frame of the stream: one line of JSON, with line breaks escaped."""
     return b"id: %d\ndata: %s\n\n" % (event.position, one_line(event))
 
 
 def one_line(value: object) -> bytes:
-    """JSON in which nothing is left that any reader takes for the end of a line."""
+    """Return JSON without any character that a reader could take for the end of a line."""
     text = encode(value)
     for mark, escaped in _MARKS:
         if mark in text:
@@ -152,7 +152,7 @@ def one_line(value: object) -> bytes:
     return text
 
 
-# Line breaks that JSON allows within text: next line, line separator, paragraph separator.
+# Line breaks that JSON allows within strings: next line, line separator, paragraph separator.
 _MARKS = ((b"\xc2\x85", b"\\u0085"), (b"\xe2\x80\xa8", b"\\u2028"), (b"\xe2\x80\xa9", b"\\u2029"))
 
 
@@ -167,13 +167,13 @@ def _matches(event: Event, query: dict[str, Any]) -> bool:
 
 
 class Tail:
-    """One thread at the end of a run's output, which wakes those who wait for more of it."""
+    """A thread that follows a run's output and wakes its listeners."""
 
     def __init__(self, front: ServerState, run_id: str) -> None:
         self._front = front
         self._waiting: set[asyncio.Future[None]] = set()
-        self.is_over = False  # no more will come
-        self.seen = 0  # pieces so far
+        self.is_over = False  # no more output will come
+        self.seen = 0  # number of pieces so far
         threading.Thread(target=self._follow, args=(run_id,), name=f"output-{run_id}", daemon=True).start()
 
     def _follow(self, run_id: str) -> None:
@@ -185,7 +185,7 @@ class Tail:
 
     def _call(self, what: Callable[[], None]) -> None:
         assert self._front.loop is not None
-        with suppress(RuntimeError):  # the loop has ended
+        with suppress(RuntimeError):  # the event loop has ended
             self._front.loop.call_soon_threadsafe(what)
 
     def _more(self) -> None:
@@ -197,32 +197,32 @@ class Tail:
         self.wake()
 
     def wake(self) -> None:
-        """Let all who wait look again."""
+        """Wake all waiting listeners."""
         _wake(self._waiting)
 
     async def wait(self, seen: int, seconds: float) -> bool:
-        """Return when there is more than `seen` pieces or nothing will come; False if only the time is over."""
+        """Return when there are more than `seen` pieces or no more will come; False after the timeout."""
         if self.seen > seen or self.is_over or self._front.stopping.is_set():
             return True
         return await _wait(self._waiting, seconds)
 
 
 class Tails:
-    """The tails of the runs that somebody listens to."""
+    """The tails of all runs with listeners."""
 
     def __init__(self, front: ServerState) -> None:
         self._front = front
         self._tails: dict[str, Tail] = {}
 
     def of(self, run_id: str) -> Tail:
-        """The tail of a run."""
+        """Return the tail of a run."""
         self._tails = {key: tail for key, tail in self._tails.items() if not tail.is_over}
         if run_id not in self._tails:
             self._tails[run_id] = Tail(self._front, run_id)
         return self._tails[run_id]
 
     def wake(self) -> None:
-        """Let all who wait look again."""
+        """Wake all waiting listeners."""
         for tail in self._tails.values():
             tail.wake()
 
@@ -248,7 +248,7 @@ def _wake(waiting: set[asyncio.Future[None]]) -> None:
 
 
 class Paced(Response):
-    """A response in pieces. Whoever does not take one for `SLOW_SECONDS` is let go."""
+    """A response in pieces. A client that does not accept one for `SLOW_SECONDS` is disconnected."""
 
     def __init__(
         self,
@@ -285,7 +285,7 @@ class Paced(Response):
             async for piece in pieces:
                 async with asyncio.timeout(SLOW_SECONDS):
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
-        except TimeoutError:  # it does not read: what is under way to it is given up with it
+        except TimeoutError:  # the client does not read: drop the connection with its unsent data
             scope["extensions"]["workstead.abort"]()
             return
         finally:
@@ -294,7 +294,7 @@ class Paced(Response):
 
 
 class Stream(Paced):
-    """A response that goes on until its source, its reader or the server ends; one of a limited number."""
+    """A response that continues until its source, its reader or the server ends; their number is limited."""
 
     def __init__(self, hub: Hub, pieces: Callable[[], AsyncIterator[bytes]], media_type: str) -> None:
         super().__init__(pieces, media_type)
@@ -305,7 +305,7 @@ class Stream(Paced):
             await super().__call__(scope, receive, send)
 
     async def _begin(self, scope: Any) -> AsyncIterator[bytes]:
-        """The pieces for as long as the token is good: one that is changed or revoked ends what it opened."""
+        """Yield the pieces while the token is valid: a changed or revoked token ends its streams."""
         checked = time.monotonic()
         async with aclosing(self._pieces()) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
@@ -319,12 +319,12 @@ class Stream(Paced):
 
 
 def begun(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The same pieces, the first of them made now: an error is raised before the answer begins."""
+    """Return the same pieces with the first one computed now, so that errors are raised before the response begins."""
     return chain([next(pieces, b"")], pieces)
 
 
 async def in_threads(pieces: Iterator[bytes], close: Callable[[], None] | None = None) -> AsyncIterator[bytes]:
-    """What an iterator gives that may have to wait for a disk, each piece by a thread."""
+    """Read an iterator that may block on the disk, each piece in a worker thread."""
     try:
         while (piece := await run_in_threadpool(next, pieces, None)) is not None:
             yield piece
@@ -333,13 +333,13 @@ async def in_threads(pieces: Iterator[bytes], close: Callable[[], None] | None =
             close()
 
 
-MOST_WAITING = 1000  # of one listener; one that is further behind is let go
+MOST_WAITING = 1000  # queued for one listener; one that is further behind is disconnected
 
 
 async def from_thread(
     front: ServerState, open_: Callable[[Callable[[], bool]], Iterator[Any]], seconds: float
 ) -> AsyncIterator[Any]:
-    """What an iterator gives that blocks, read by a thread of its own; None when there was nothing for a while."""
+    """Read a blocking iterator in a thread of its own; yield None after a while without items."""
     loop, found = asyncio.get_running_loop(), asyncio.Queue[Any](MOST_WAITING)
     gone, end = threading.Event(), object()
 
@@ -355,9 +355,9 @@ async def from_thread(
                 loop.call_soon_threadsafe(put, item)
         except WorksteadError as error:
             note("watch", message=error.message)
-        except Exception as error:  # the listener is let go, rather than left waiting
+        except Exception as error:  # end the listener's stream rather than leave it waiting
             note("watch", error=error)
-        with suppress(RuntimeError):  # the loop has ended
+        with suppress(RuntimeError):  # the event loop has ended
             loop.call_soon_threadsafe(put, end)
 
     threading.Thread(target=read, name="watch", daemon=True).start()

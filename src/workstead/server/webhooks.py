@@ -1,9 +1,9 @@
-"""Tell others what happens: each event as a signed POST, in order, until it was taken.
+"""Webhooks: deliver each event as a signed POST, in order, with retries until it is accepted.
 
-For each webhook a thread follows the log from where it left off, which is kept in the home: what happened while the
-server was down is told when it is back. A receiver that does not answer with success is asked again, ever more
-slowly, and everything behind it waits: so events arrive at least once, and in the order of the log. Settings that are
-read anew change who is told and how, and nothing is left out or overtaken by that.
+For each webhook a thread follows the log from its cursor, which is stored in the home: events from while the server was
+down are delivered when it is back. A failed delivery is retried with increasing delay, and all later events wait: so
+events arrive at least once, and in the order of the log. Reloaded settings change receivers and secrets without losing
+or reordering events.
 
     X-Workstead-Timestamp: 1794787908
     X-Workstead-Signature: sha256=HEX      HMAC-SHA256 under the secret, of "TIMESTAMP.BODY"
@@ -35,7 +35,7 @@ TIMEOUT_SECONDS = 15.0
 
 
 class Webhooks:
-    """The threads that tell, one for each webhook that the settings name."""
+    """The delivery threads, one for each webhook in the settings."""
 
     def __init__(self, front: ServerState) -> None:
         self._front = front
@@ -43,8 +43,8 @@ class Webhooks:
         self._ending: list[_Teller] = []
 
     def use(self, hooks: Mapping[str, Webhook]) -> None:
-        """Tell those from now on. One that stays as it is goes on undisturbed; one that changed goes on from where it
-        was, once what is under way to its old address has ended."""
+        """Replace the webhooks. An unchanged one continues; a changed one continues from its cursor, after the delivery
+        in progress to its old URL has ended."""
         self._ending = [each for each in self._ending if each.is_alive()]
         for name in [*self._tellers]:
             if hooks.get(name) != self._tellers[name].hook:
@@ -57,18 +57,18 @@ class Webhooks:
                 self._tellers[name].start()
 
     def end(self) -> None:
-        """Let all of them end."""
+        """Stop all threads."""
         for teller in self._tellers.values():
             teller.end()
 
     def join(self) -> None:
-        """Return when nobody reads the log any more; one that waits for an answer will not read it again."""
+        """Return when no thread reads the log any more; one that waits for a response will not read it again."""
         for teller in (*self._ending, *self._tellers.values()):
             teller.join(1.0)
 
 
 class _Teller(threading.Thread):
-    """Tells one webhook, from where it left off, after those that told it under other settings."""
+    """Deliver events to one webhook from its cursor, after its predecessors with older settings have ended."""
 
     def __init__(self, front: ServerState, name: str, hook: Webhook, before: Sequence[_Teller]) -> None:
         super().__init__(name=f"webhook-{name}", daemon=True)
@@ -90,14 +90,14 @@ class _Teller(threading.Thread):
             except WorksteadError as error:
                 note("webhook", name=self.hook_name, message=error.message)
                 self._over.wait(1.0)
-            except Exception as error:  # one round failed: the cursor says where to go on
+            except Exception as error:  # the cursor tells where to continue after a failed round
                 note("webhook", name=self.hook_name, error=error)
                 self._over.wait(1.0)
 
     def _tell(self) -> None:
         verbs, name = self._front.workspaces, self.hook_name
         position = verbs.find_cursor(name)
-        if position is None:  # a new one begins with the present
+        if position is None:  # a new webhook begins with the present
             position = verbs.last_position()
             verbs.keep_cursor(name, position)
         for event in verbs.follow(after=position, types=self.hook.events, until=self._over.is_set):
@@ -106,7 +106,7 @@ class _Teller(threading.Thread):
             verbs.keep_cursor(name, event.position)
 
     def _deliver(self, event: Event) -> bool:
-        """Send one event until it is taken; False at the end."""
+        """Send one event until it is accepted; return False at shutdown."""
         pause = FIRST_PAUSE
         while not self._over.is_set():
             problem = send(self.hook.url, self.hook.secret, encode(event), event.position)
@@ -119,7 +119,7 @@ class _Teller(threading.Thread):
 
 
 def send(url: str, secret: str, body: bytes, position: int) -> str | None:
-    """Send one event; gives what went wrong. A redirect is no success: it would take the event elsewhere."""
+    """Send one event; return the error, or None. A redirect is a failure: it would send the event elsewhere."""
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     stamp = str(int(time.time()))
@@ -142,5 +142,5 @@ def send(url: str, secret: str, body: bytes, position: int) -> str | None:
 
 
 def sign(secret: str, stamp: str, body: bytes) -> str:
-    """The signature of a body that was sent at this time."""
+    """Return the signature of a body sent at this time."""
     return "sha256=" + hmac.new(secret.encode(), f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()

@@ -1,7 +1,7 @@
 """The command line: parse, call one verb, print.
 
-A command is found in a literal table and its module is imported only when it is called for: starting up is most of
-what `aw create` costs. Results go to stdout, everything for people only to stderr.
+Commands are listed in a literal table, and a command's module is imported only when it is called: startup is most of
+the run time of `aw create`. Results go to stdout, messages for people to stderr.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-# command -> (module, what it does); the groups are the order of `aw --help`
+# command -> (module, summary); the groups are in the order of `aw --help`
 GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
     (
         "workspaces",
@@ -126,10 +126,10 @@ COMMANDS: dict[str, tuple[str, str]] = {name: entry for _, group in GROUPS for n
 
 
 def command() -> NoReturn:
-    """The `aw` program: run one command and be gone.
+    """Entry point of the `aw` program: run one command and exit at once.
 
-    Taking the interpreter apart would cost five milliseconds, most of them for a checkpoint of the event log that the
-    next command does not need; the log is as durable without.
+    Shutting down the interpreter would take five milliseconds, most of them for a checkpoint of the event log that the
+    next command does not need; the log is durable without it.
     """
     code = _run(Door(), sys.argv[1:])
     sys.stderr.flush()
@@ -137,7 +137,7 @@ def command() -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and give its exit code; unlike the program, let go of the home."""
+    """Run one command and return its exit code; unlike the program, close the home."""
     door = Door()
     try:
         return _run(door, list(sys.argv[1:] if argv is None else argv))
@@ -157,7 +157,7 @@ def _run(door: Door, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone; nothing more can be said, also not by Python at exit.
+        # The reader of our output has gone (EPIPE): discard all output, also Python's own at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
@@ -198,7 +198,7 @@ def _dispatch(door: Door, arguments: list[str]) -> int:
 
 
 def _split_leading(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Options before the command are the same as after it."""
+    """Split off options before the command, which mean the same as after it."""
     leading: list[str] = []
     while arguments and arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"):
         taken = 2 if arguments[0] in ("--home", "--format") else 1

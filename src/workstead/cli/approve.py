@@ -46,12 +46,12 @@ def _approvals(door: Door, args: argparse.Namespace) -> None:
 
 
 def _follow(door: Door, workspace: str | None, *, every: bool) -> None:
-    """What is asked now, and then what happens; nothing is missed between the two."""
+    """Print the open requests, then follow later events without a gap between the two."""
     told: set[object] = set()
     wanted = workspace and door.workspaces.get(workspace).id
 
     def tell_present() -> bool:
-        """Asked for by `follow` when it knows from where on it looks, and many times after that."""
+        """Print the open requests; `follow` calls this once its start position is fixed, and repeatedly after that."""
         if None not in told:
             told.add(None)
             for each in door.workspaces.approvals(workspace, all=every):
@@ -86,7 +86,7 @@ def _table(door: Door, found: Sequence[Approval]) -> str:
 
 
 def _changed(preview: str) -> str:
-    """How many lines a diff adds and takes away."""
+    """Return the number of lines that a diff adds and removes."""
     lines = preview.split("\n")
     added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
     removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
@@ -178,7 +178,7 @@ def _approve(door: Door, args: argparse.Namespace) -> None:
         left = [each.id for each in door.workspaces.approvals(args.id) if not each.whole]
         if left and not args.unseen:
             said = f"not shown whole, and still open: {' '.join(left[:20])}; aw approve A --unseen approves them"
-            print(said, file=sys.stderr)  # a script, too, has to know that not all were approved
+            print(said, file=sys.stderr)  # also for a script: it must learn that not all requests were approved
     else:
         found = door.workspaces.approve(*args.ids, comment=args.message, unseen=args.unseen)
     door.print(found)

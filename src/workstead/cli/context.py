@@ -1,4 +1,4 @@
-"""What every command shares: the common options, the opened home, and how things are printed."""
+"""Shared context of all commands: common options, the opened home, and output."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from workstead.settings import Settings
 
 
-# Our texts are English; looking for translations of argparse's own would cost every command a millisecond.
+# Our texts are English; loading translations for argparse's own would cost every command a millisecond.
 argparse._ = str  # type: ignore[attr-defined]
 
 
 class Command(Value):
-    """One command: how its arguments look, what runs it, and examples for its help."""
+    """One command: its arguments, the function that runs it, and examples for its help."""
 
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[Door, argparse.Namespace], int | None]
     examples: str = ""
-    takes_command: bool = False  # what follows `--` is a command of its own, in `args.command`
+    takes_command: bool = False  # words after `--` are a command line, in `args.command`
 
 
 class _Parser(argparse.ArgumentParser):
@@ -41,12 +41,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    # With a width of its own it does not ask for that of the terminal, which would import shutil for every command.
+    # An explicit width avoids the query of the terminal's, which would import shutil for every command.
     return argparse.RawDescriptionHelpFormatter(prog, width=min(100, int(os.environ.get("COLUMNS") or 100)))
 
 
 def parse(name: str, summary: str, command: Command, arguments: list[str]) -> argparse.Namespace | None:
-    """Parse a command's arguments; None if only its help was asked for."""
+    """Parse a command's arguments; return None if only its help was printed."""
     parser = _Parser(
         prog=f"aw {name}",
         description=summary,
@@ -70,7 +70,7 @@ def parse(name: str, summary: str, command: Command, arguments: list[str]) -> ar
         parsed, rest = parser.parse_known_args(arguments)
         if rest and ("words" not in parsed or any(word.startswith("-") for word in rest)):
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        if rest:  # words may stand on both sides of an option
+        if rest:  # positional arguments may stand on both sides of an option
             parsed.words += rest
         if command.takes_command:
             parsed.command = own
@@ -82,7 +82,7 @@ def parse(name: str, summary: str, command: Command, arguments: list[str]) -> ar
 
 
 class Door:
-    """One invocation of `aw`."""
+    """The context of one invocation of `aw`."""
 
     def __init__(self) -> None:
         self._args: argparse.Namespace | None = None
@@ -90,19 +90,19 @@ class Door:
         self._workspaces: Local | None = None
         self._settings: Settings | None = None
         self.flags: dict[str, object] = {}
-        self.starts_run = False  # said before the home is opened
+        self.starts_run = False  # set before the home is opened
 
     def expect(self, arguments: Sequence[str]) -> None:
-        """See before parsing whether JSON is wanted: what cannot be parsed is an error that is shown as JSON too."""
+        """Detect `--json` before parsing, so that parse errors are printed as JSON too."""
         self._expects_json = "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
 
     def let_go(self) -> None:
-        """Close the home, if it was opened; nothing is cleaned up."""
+        """Close the home, if it was opened, without cleanup."""
         if self._workspaces is not None:
             self._workspaces.let_go()
 
     def take(self, args: argparse.Namespace) -> None:
-        """Remember the common options."""
+        """Store the common options."""
         self._args = args
 
     @property
@@ -115,7 +115,7 @@ class Door:
 
     @property
     def settings(self) -> Settings:
-        """The settings that hold here."""
+        """Return the effective settings."""
         if self._settings is None:
             from workstead.settings import load_settings
 
@@ -124,7 +124,7 @@ class Door:
 
     @property
     def workspaces(self) -> Local:
-        """The verbs, on the home that was chosen."""
+        """Return the verbs on the chosen home."""
         if self._workspaces is None:
             import workstead
 
@@ -142,29 +142,30 @@ class Door:
     # -- printing ------------------------------------------------------------------------------------------------------
 
     def print(self, value: object, text: str | None = None) -> None:
-        """Print a result: the value as JSON, or the text for people; no text prints nothing."""
+        """Print a result: the value as JSON, or the text for people; without a text, print nothing."""
         if self.is_json:
             print(to_json(value))
         elif text is not None:
             print(text)
 
     def hint(self, text: str) -> None:
-        """Say something helpful to a person at a terminal, and to nobody else."""
+        """Print a hint, only to a person at a terminal."""
         if not self.is_json and not self.is_quiet and sys.stderr.isatty():
             print(printable(text), file=sys.stderr)
 
     def warn(self, text: str) -> None:
-        """Say on stderr what was not done, also to a program; a JSON document says it itself."""
+        """Print a warning to stderr about something that was not done, also for a program; with JSON, the document
+        contains it."""
         if not self.is_json:
             print(f"aw: {text}", file=sys.stderr)
 
     def progress(self, text: str) -> None:
-        """Show what is being done, on one line of a terminal that the next one replaces."""
+        """Show the step in progress, on one line of a terminal that the next one replaces."""
         if not self.is_quiet and sys.stderr.isatty():
             print(f"\r\033[K{printable(text)}", end="" if text else "\r", file=sys.stderr, flush=True)
 
     def bar(self, what: str) -> Callable[[int, int], None]:
-        """Something that shows how far a long step is; nothing for one that takes less than a second."""
+        """Return a progress callback for a long step; it prints nothing in the first second."""
         started = shown = time.monotonic()
 
         def show(done: int, total: int) -> None:
@@ -179,7 +180,7 @@ class Door:
         return show
 
     def fail(self, error: WorksteadError) -> None:
-        """Print an error as every door shows it."""
+        """Print an error in the common format of all doors."""
         sys.stdout.flush()
         if self.is_json:
             print(to_json(error.as_dict()), flush=True)
@@ -189,7 +190,7 @@ class Door:
 
 
 def to_json(value: object) -> str:
-    """One JSON document on one line; what is no Unicode is escaped, so that any reader takes it."""
+    """Return one JSON document on one line; text that is not Unicode is escaped, so that any reader accepts it."""
     return json.dumps(_plain(value), separators=(",", ":"))
 
 
@@ -202,7 +203,7 @@ def _plain(value: Any) -> Any:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns as wide as they need to be; headers dim on a terminal, plain everywhere else."""
+    """Return an aligned table; headers are dim on a terminal, plain everywhere else."""
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [list(headers), *cells]) for column in range(len(headers))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
@@ -211,14 +212,14 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def style(text: str, code: str) -> str:
-    """The text in a colour or weight, if stdout is a terminal that wants it."""
+    """Return the text with a colour or weight, if stdout is a terminal that supports it."""
     if sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
         return f"\033[{code}m{text}\033[0m"
     return text
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Format a number of bytes for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -230,7 +231,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def parse_size(text: str) -> int:
-    """`500MB`, `5 GiB` or a number of bytes; every unit is a power of 1024, as it is printed."""
+    """Parse `500MB`, `5 GiB` or a number of bytes; every unit is a power of 1024, as in our output."""
     bare = text.strip().upper().removesuffix("B").removesuffix("I")
     number, unit = (bare[:-1], bare[-1]) if bare[-1:] in _UNITS and bare[-1:] else (bare, "")
     try:
@@ -243,14 +244,14 @@ def parse_size(text: str) -> int:
 
 
 def add_ids(parser: argparse.ArgumentParser, *, many: bool = False, optional: bool = False) -> None:
-    """IDs may be given positionally or with --id."""
+    """Add the ids, given as positional arguments or with --id."""
     parser.add_argument("ids", nargs="*", metavar="ID", help="a workspace: TASK/AGENT, or TASK for TASK/main")
     parser.add_argument("--id", action="append", dest="id_options", default=[], metavar="ID", help=argparse.SUPPRESS)
     parser.set_defaults(many_ids=many, optional_ids=optional)
 
 
 def ids_of(args: argparse.Namespace) -> list[str]:
-    """The ids that were given, in either way."""
+    """Return the ids that were given, in either form."""
     found: list[str] = [*args.id_options, *args.ids]
     if not found and not args.optional_ids:
         raise InvalidUsage("no workspace was named", hint="give its id: TASK/AGENT")
@@ -260,13 +261,13 @@ def ids_of(args: argparse.Namespace) -> list[str]:
 
 
 def add_clone_options(parser: argparse.ArgumentParser) -> None:
-    """What a repository has elsewhere is left out unless it is asked for."""
+    """Add the options for submodules and LFS files, which a clone leaves out by default."""
     parser.add_argument("--submodules", action="store_true", help="clone: fetch submodules too")
     parser.add_argument("--lfs", action="store_true", help="clone: fetch the large files of Git LFS too")
 
 
 def take_clone_options(door: Door, args: argparse.Namespace) -> None:
-    """These are settings, said for one command; before the home is opened."""
+    """Turn the clone options into settings of this command; call before the home is opened."""
     for name in ("submodules", "lfs"):
         if getattr(args, name):
             door.flags[f"git.{name}"] = True

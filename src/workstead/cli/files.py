@@ -21,7 +21,7 @@ _CHUNK = 1 << 20
 
 
 def _words(*names: str, optional: int = 0, many: bool = False) -> Callable[[argparse.ArgumentParser], None]:
-    """Arguments `ID NAME…`, where the id may be given with --id instead."""
+    """Return a function that adds the arguments `ID NAME…`, where the id may be given with --id instead."""
 
     def arguments(parser: argparse.ArgumentParser) -> None:
         shown = ["ID", *names[: len(names) - optional], *(f"[{name}]" for name in names[len(names) - optional :])]
@@ -33,7 +33,7 @@ def _words(*names: str, optional: int = 0, many: bool = False) -> Callable[[argp
 
 
 def _split(args: argparse.Namespace) -> tuple[str, list[str]]:
-    """The workspace and the other words, as many as wanted."""
+    """Return the workspace and the other words; check their number."""
     words: list[str] = list(args.words)
     if args.id is None and not words:
         raise InvalidUsage("no workspace was named", hint="give its id first: TASK/AGENT")
@@ -67,7 +67,7 @@ def _ls(door: Door, args: argparse.Namespace) -> None:
 
 def _tree(door: Door, args: argparse.Namespace) -> None:
     workspace, words = _split(args)
-    if door.is_json:  # in pieces: a tree may be deeper than any encoder goes
+    if door.is_json:  # in pieces: a tree may be nested deeper than any encoder supports
         for piece in door.workspaces.tree_json(workspace, *words):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.write(b"\n")
@@ -81,7 +81,7 @@ def _tree(door: Door, args: argparse.Namespace) -> None:
 
 
 def _branches(tree: dict[str, Any]) -> Iterator[str]:
-    """One line for each name, without recursion: the deepest tree is the agent's choice."""
+    """Return one line for each name, without recursion: the agent decides how deep the tree is."""
     stack = [iter(sorted(tree.items()))]
     while stack:
         for name, below in stack[-1]:
@@ -105,7 +105,7 @@ def _cat(door: Door, args: argparse.Namespace) -> None:
     data = door.workspaces.read_file(workspace, path, start=args.start, length=args.length)
     if door.is_json:
         door.print({"path": path, "size": len(data), **_encoded(data)})
-    elif sys.stdout.isatty():  # bytes of an agent must not steer somebody's terminal
+    elif sys.stdout.isatty():  # control characters written by an agent must not reach the user's terminal
         text = data.decode(errors="surrogateescape")
         print("\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n")), end="")
     else:
@@ -139,7 +139,7 @@ def _put(door: Door, args: argparse.Namespace) -> None:
         parents=args.parents,
         create_only=args.new,
         append=args.append,
-        keep=args.keep and not args.append,  # which takes nothing away
+        keep=args.keep and not args.append,  # an append overwrites nothing, so it needs no snapshot
     )
     door.print(written)
 

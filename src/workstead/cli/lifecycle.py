@@ -64,7 +64,7 @@ def _create(door: Door, args: argparse.Namespace) -> int | None:
 
 
 def _create_batch(door: Door) -> int:
-    """Go on after a line that fails; the exit code is that of the first failure."""
+    """Create a workspace for each input line; continue after a failure and return the exit code of the first one."""
     from workstead.errors import WorksteadError
 
     exit_code = 0
@@ -144,7 +144,7 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-FEW = 20  # so many workspaces are looked into without being asked
+FEW = 20  # up to this number, the changes of every workspace are counted by default
 
 
 def _list(door: Door, args: argparse.Namespace) -> None:
@@ -173,7 +173,7 @@ def _list(door: Door, args: argparse.Namespace) -> None:
 
 
 def _count_changes(door: Door, workspace: Workspace) -> int | None:
-    """How many paths were changed and not applied; None if that cannot be found out."""
+    """Return the number of changed paths that were not applied; None if it cannot be determined."""
     from workstead.errors import WorksteadError
 
     if workspace.state != "ready":
@@ -210,7 +210,7 @@ def _origin(args: argparse.Namespace, changes: Sequence[str]) -> list[str]:
 
 
 def _last_run(run: Run) -> list[str]:
-    """The last run and its walls."""
+    """Return lines about the last run and its sandbox."""
     from workstead.cli.summary import walls_of
 
     ended = "" if run.exit_code is None else f", exit code {run.exit_code}"
@@ -220,7 +220,7 @@ def _last_run(run: Run) -> list[str]:
 
 
 def details(workspace: Workspace, changed: int | None = 0) -> str:
-    """One fact on each line."""
+    """Return the details of a workspace, one per line."""
     mechanism = workspace.filled.get("mechanism")
     facts: list[tuple[str, object]] = [
         ("workspace", workspace.id),

@@ -87,7 +87,7 @@ def _verify(door: Door, args: argparse.Namespace) -> None:
 
 
 def _reading(door: Door) -> Callable[[str, int], None]:
-    """Shows what is being read, from the first second on."""
+    """Return a callback that shows the file being read, after the first second."""
     started = shown = time.monotonic()
     total = 0
 
@@ -137,7 +137,7 @@ def _repair(door: Door, args: argparse.Namespace) -> None:
     if args.rebuild_log:
         import workstead
 
-        findings += workstead.rebuild_log(args.home, settings=door.settings)  # the log cannot be opened as it is
+        findings += workstead.rebuild_log(args.home, settings=door.settings)  # the damaged log cannot be opened
     findings += door.workspaces.repair(rebuild_views=args.rebuild_views, accept_log=args.accept_log, adopt=args.adopt)
     door.print(findings, "\n".join(f"{printable(f.what)}: {printable(f.done)}" for f in findings) or None)
     if not findings:

@@ -66,7 +66,7 @@ def _usage(door: Door, args: argparse.Namespace) -> None:
 
 
 def _bar(used: int, limit: int | None, width: int = 20) -> str:
-    """How full it is, as a picture on a terminal and as a number elsewhere."""
+    """Return the fill level, as a bar on a terminal and as a number elsewhere."""
     if not limit:
         return ""
     share = used / limit

@@ -85,13 +85,13 @@ def _race(door: Door, args: argparse.Namespace) -> int:
             )
     except KeyboardInterrupt:
         live.clear()
-        if live.race is not None:  # else nothing was begun
+        if live.race is not None:  # else nothing was started
             _say_stopped(door, door.workspaces.get_race(live.race.race_id))
         return 130
     except WorksteadError:
         live.clear()
         if live.race is not None and live.race.state == "ended" and not door.is_json:
-            _report(door, live.race)  # only giving back went wrong, which is said after this
+            _report(door, live.race)  # only the apply failed, which is reported after this
         raise
     live.clear()
     _report(door, race)
@@ -209,7 +209,7 @@ def _check(lane: Lane) -> str:
 
 
 class _Live:
-    """The table while it changes, on a terminal and nowhere else."""
+    """A live table, on a terminal only."""
 
     def __init__(self, door: Door) -> None:
         self.wanted = sys.stderr.isatty() and not door.is_quiet
@@ -228,12 +228,12 @@ class _Live:
         self.clear()
         for line in text:
             plain = line.replace("\033[2m", "").replace("\033[0m", "")
-            print(line if len(plain) < width else plain[: width - 1], file=sys.stderr)  # one line each, to be counted
+            print(line if len(plain) < width else plain[: width - 1], file=sys.stderr)  # one line each, to count them
         sys.stderr.flush()
         self.lines = len(text)
 
     def clear(self) -> None:
-        """Take the table away."""
+        """Erase the table."""
         if self.lines:
             print(f"\033[{self.lines}A\033[J", end="", file=sys.stderr, flush=True)
             self.lines = 0

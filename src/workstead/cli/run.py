@@ -99,7 +99,7 @@ def _start(door: Door, args: argparse.Namespace) -> Run:
 
 
 def options_of(door: Door, args: argparse.Namespace) -> dict[str, Any]:
-    """What the options that every kind of run has say about it."""
+    """Return the run options that are common to all kinds of runs."""
     return {
         "sandbox": args.sandbox,
         "network": args.network,
@@ -116,7 +116,7 @@ def options_of(door: Door, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _handed_on(door: Door, name: str | None) -> dict[str, str]:
-    """The variables of ours that an agent gets to see."""
+    """Return the variables of our environment that are passed on to an agent."""
     if name is None:
         return {}
     from workstead.model.agent import find_agent
@@ -133,7 +133,7 @@ def _named(args: argparse.Namespace) -> str:
 
 
 def _run_kept(door: Door, args: argparse.Namespace) -> int:
-    """One command in the workspace's box."""
+    """Run one command in the workspace's command server."""
     for flag in ("detach", "tty", "concurrent", "agent"):
         if getattr(args, flag):
             raise InvalidUsage(f"--keep and --{flag} do not go together", hint="--keep is for short commands")
@@ -156,7 +156,7 @@ def _run_kept(door: Door, args: argparse.Namespace) -> int:
                 **options,
             )
     except KeyboardInterrupt:
-        return 130  # the box ends a command whose caller goes away
+        return 130  # the command server ends a command whose caller disconnects
     if args.rm:
         door.workspaces.destroy(workspace.id, force=True, reason="run --rm")
     if door.is_json:
@@ -170,7 +170,7 @@ def _run_kept(door: Door, args: argparse.Namespace) -> int:
 
 
 def _piped_input() -> int:
-    """Our stdin as a pipe: what goes into a sandbox must not be a file or a terminal of ours."""
+    """Return our stdin as a pipe: a sandbox must not receive a descriptor of a file or terminal of ours."""
     import threading
 
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -213,7 +213,7 @@ def _terminal_size(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _attend(door: Door, run: Run, args: argparse.Namespace) -> dict[int, bytearray]:
-    """Be there until it ends. Ctrl-C and SIGTERM stop the run, and then us; a second one kills it."""
+    """Stay attached until the run ends. Ctrl-C and SIGTERM stop the run, and then us; a second one kills it."""
     printed: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
     if not run.is_active:
         return printed
@@ -240,7 +240,8 @@ def _attend(door: Door, run: Run, args: argparse.Namespace) -> dict[int, bytearr
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """SIGTERM as Ctrl-C: whoever ends `aw run` wants the command to end. Only SIGKILL leaves it running."""
+    """Treat SIGTERM like Ctrl-C: a process that ends `aw run` wants the command to end. Only SIGKILL leaves it
+    running."""
     import signal
 
     def interrupt(*_: object) -> None:
@@ -255,7 +256,7 @@ def ending_on_signals() -> Iterator[None]:
 
 @contextmanager
 def _writing(*, raw: bool = False) -> Iterator[Callable[[int, bytes], None]]:
-    """Write a run's output to ours: to a terminal without what would act on it, unless `raw`; elsewhere as it is."""
+    """Write a run's output to ours: to a terminal without control sequences, unless `raw`; elsewhere unchanged."""
     targets = {1: sys.stdout.buffer, 2: sys.stderr.buffer}
     filters = {stream: TerminalFilter() for stream, target in targets.items() if target.isatty() and not raw}
 
@@ -311,7 +312,7 @@ def _say_what_next(door: Door, workspace: Workspace) -> None:
 
     try:
         changes = door.workspaces.diff(workspace.id).changes
-    except WorksteadError as error:  # the exit code stays the command's, whatever is wrong with looking
+    except WorksteadError as error:  # the exit code stays the command's, whatever fails here
         print(f"  what changed cannot be shown: {printable(error.message)}", file=sys.stderr)
         return
     print(stat_text(changes, most=12), file=sys.stderr)
@@ -329,7 +330,7 @@ def _say_what_next(door: Door, workspace: Workspace) -> None:
 def _say_overlaps(door: Door, workspace: Workspace) -> None:
     try:
         found = door.workspaces.overlaps(workspace.id)
-    except WorksteadError:  # a courtesy: the next `aw overlaps` says what is wrong
+    except WorksteadError:  # optional information: `aw overlaps` reports the error
         return
     for each in found[:3]:
         more = f" and {len(each.paths) - 3} more" if len(each.paths) > 3 else ""
@@ -338,7 +339,7 @@ def _say_overlaps(door: Door, workspace: Workspace) -> None:
 
 
 def _notes(run: Run) -> list[str]:
-    """What a reader should know of the walls: weaker or slower than usual, and why."""
+    """Return warnings about the sandbox: weaker or slower than usual, and why."""
     found = run.enforcement.get("notes")
     return [str(note) for note in found] if isinstance(found, list | tuple) else []
 

@@ -66,7 +66,7 @@ def _serve(door: Door, args: argparse.Namespace) -> None:
         sys.stdout.flush()
 
     serve(door.workspaces, settings, ready=ready, load=lambda: _load(door), extend=extend)
-    door.workspaces.clean_up()  # and no more: a request may still be at work in a thread, and ends with the process
+    door.workspaces.clean_up()  # the home stays open: a request may still run in a thread, and ends with the process
 
 
 def _mount_mcp(app: App) -> None:
@@ -79,7 +79,8 @@ def _mount_mcp(app: App) -> None:
 
 
 def _page() -> Callable[[App], object] | None:
-    """The page, if the packages it needs are installed; without them the server serves programs only, and says so."""
+    """Return the page, if the packages it needs are installed; without them the server serves only the API, and says
+    so."""
     from importlib.util import find_spec
 
     if find_spec("nicegui") is None:  # the page itself imports it only when it is mounted

@@ -34,7 +34,7 @@ def _snapshot(door: Door, args: argparse.Namespace) -> None:
 
 
 def _labelled(door: Door, workspace: str, name: str) -> list[str]:
-    """The ids of the snapshots that a label stands for, oldest first."""
+    """Return the ids of the snapshots with a label, oldest first."""
     found = door.workspaces.snapshots(workspace)
     return [] if any(each.id == name for each in found) else [each.id for each in found if each.label == name]
 
@@ -133,7 +133,8 @@ def _diff(door: Door, args: argparse.Namespace) -> None:
 
 
 def _write_patch(pieces: Iterator[bytes]) -> None:
-    """In colour for a person; for a program byte by byte, so that `git apply` gets what the files hold."""
+    """Write the patch: coloured for a person; byte by byte for a program, so that `git apply` gets the exact
+    content."""
     for piece in pieces:
         if sys.stdout.isatty():
             sys.stdout.write(_coloured(piece.decode("utf-8", "surrogateescape")))
@@ -153,7 +154,7 @@ def _hunks_text(changes: tuple[Change, ...]) -> str:
 
 
 def stat_text(changes: tuple[Change, ...], most: int = 40) -> str:
-    """How much changed in each file, as people know it from git."""
+    """Return the number of changed lines in each file, like `git diff --stat`."""
     if not changes:
         return "nothing changed"
     lines = []

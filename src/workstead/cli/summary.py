@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def hint_notes(door: Door, workspace: Workspace) -> None:
-    """Say at once what people should know about a new workspace; aw show says it later."""
+    """Print the warnings about a new workspace; `aw show` prints them later."""
     notes = workspace.filled.get("notes")
     for note in notes if isinstance(notes, list) else ():
         door.hint(f"note: {printable(str(note))}")
 
 
 def walls_of(enforcement: dict[str, object]) -> list[tuple[str, str]]:
-    """Each wall and limit, and what held it."""
+    """Return each restriction and limit, and the mechanism that enforced it."""
     if not enforcement:
         return [("walls", "none: it never started")]
     found = [

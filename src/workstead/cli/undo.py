@@ -131,7 +131,8 @@ def _decided(candidate: Candidate) -> str:
 
 
 def _summary(candidates: Sequence[Candidate], args: argparse.Namespace) -> Iterator[str]:
-    """What came free, what waits in the trash, and what was wanted and is not to be had."""
+    """Return the freed space, the space that waits in the trash, and the space that was wanted but could not be
+    freed."""
     would = "would " if args.dry_run else ""
     freed = sum(each.bytes for each in candidates if each.goes and each.kind != "workspace")
     trashed = sum(each.bytes for each in candidates if each.goes and each.kind == "workspace")

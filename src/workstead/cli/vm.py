@@ -1,4 +1,4 @@
-"""aw vm: the machines of the sandbox `vm`."""
+"""aw vm: the virtual machines of the sandbox `vm`."""
 
 from __future__ import annotations
 

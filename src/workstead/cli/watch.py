@@ -25,7 +25,7 @@ def _watch_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--start", action="store_true", help="write changes to the log from now on, in the background")
     what.add_argument("--stop", action="store_true", help="end that again")
     what.add_argument("--list", action="store_true", help="list what is watched in the background")
-    what.add_argument("--record", action="store_true", help=argparse.SUPPRESS)  # what --start starts
+    what.add_argument("--record", action="store_true", help=argparse.SUPPRESS)  # the background process of --start
     parser.add_argument("--timeout", type=float, metavar="S", help="end when nothing changed for so many seconds")
 
 

@@ -1,7 +1,7 @@
-"""The tools of the reference filesystem server: same names, arguments, hints and answers, on a workspace.
+"""The tools of the reference filesystem server: same names, arguments, hints and results, on a workspace.
 
-A model that has learned that server is at home here. Where it gives host paths we give paths from the workspace, and
-where it would follow a link out we refuse.
+A model trained with that server can use these without change. Where the reference returns host paths, these return
+paths relative to the workspace; where it would follow a link out of the directory, these refuse.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _first_lines(desk: Desk, workspace: str, path: str, count: int) -> str:
 
 def _last_lines(desk: Desk, workspace: str, path: str, count: int) -> str:
     at, data = desk.agent.stat_file(workspace, path).size, b""
-    if not at:  # also a directory or a link: let reading say what is wrong with it
+    if not at:  # also for a directory or a link: reading raises the exact error
         data = desk.agent.read_file(workspace, path)
     while at > 0 and data.count(b"\n") < count:
         start = max(0, at - _CHUNK)
@@ -142,12 +142,12 @@ def _size(count: int) -> str:
 def _tree(desk: Desk, arguments: Arguments) -> Answer:
     exclude = []
     for pattern in arguments.get("excludePatterns", ()):
-        # A plain name is left out wherever it stands.
+        # A pattern without `*` excludes that name at any depth.
         exclude += [pattern] if "*" in pattern else [pattern, f"**/{pattern}", f"**/{pattern}/**"]
     found = desk.agent.list_paths(desk.workspace(arguments), desk.path(arguments["path"]), exclude=exclude)
     top: list[dict[str, Any]] = []
     inside = {"": top}
-    for each in found:  # a directory comes before what is in it
+    for each in found:  # a directory comes before its entries
         folder, _, name = each.path.rpartition("/")
         entry: dict[str, Any] = {"name": name, "type": "directory" if each.kind == "directory" else "file"}
         if each.kind == "directory":
@@ -210,7 +210,7 @@ def _edit(desk: Desk, arguments: Arguments) -> Answer:
 
 
 def _counted(hunks: str) -> str:
-    """The reference server says `-1,1` where others leave out a count of one."""
+    """Write a count of one explicitly (`-1,1`), as the reference server does and other diffs do not."""
     return re.sub(r"^@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@", _with_counts, hunks, flags=re.MULTILINE)
 
 

@@ -1,7 +1,8 @@
-"""Serve clients over HTTP, at /mcp of the server: who calls is known by its token, at every request.
+"""MCP over HTTP, at /mcp of the server: the caller is authenticated by its token at every request.
 
-A token for one workspace is an agent's: it has that workspace, and no question of ours reaches a person through it, for
-the agent itself might be the client. The owner's token has all workspaces, and its client is the owner's.
+A token for one workspace belongs to an agent: it has access to that workspace, and no question is sent to a person
+through it, because the client might be the agent itself. The owner's token has access to all workspaces, and its client
+belongs to the owner.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _MOST_DESKS = 1000
 
 def mount(app: App) -> None:
     """Add /mcp to the server's application."""
-    desks: OrderedDict[tuple[str, str], Desk] = OrderedDict()  # of each session, for the workspace it named last
+    desks: OrderedDict[tuple[str, str], Desk] = OrderedDict()  # one for each session and the workspace it named last
 
     async def desk_of(context: Context) -> Desk:
         request: Any = context.request

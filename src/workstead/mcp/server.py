@@ -1,7 +1,7 @@
-"""The protocol's side: list the tools, call them in threads, ask a person where the policy wants one.
+"""The protocol: list the tools, call them in threads, and ask a person where the policy requires it.
 
-A call that needs an approval is put to the person through the client where the client can do that and is known to be
-theirs; then it is made again. Anywhere else the approval is named, and the owner decides with `aw approve`.
+A call that needs an approval is put to the person through the client, if the client supports that and is known to be
+the person's; then the call is repeated. Otherwise the error names the approval, and the owner runs `aw approve`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DeskOf = Callable[[Context], Awaitable[Desk]]
 
 _ALL = {tool.name: tool for tool in (*file_tools.TOOLS, *workspace_tools.TOOLS, *workspace_tools.MANAGING)}
 _MANAGING = {tool.name for tool in workspace_tools.MANAGING}
-_ASK = "approval"  # the key of our question, where questions travel with the result
+_ASK = "approval"  # the key of our question, where questions are part of the result
 _FORM = {
     "type": "object",
     "properties": {
@@ -44,7 +44,7 @@ _REPORT_SECONDS = 0.5
 
 
 def make_server(desk_of: DeskOf) -> Server[Any]:
-    """A server whose every call works on the desk that `desk_of` finds for it."""
+    """Return a server whose calls use the context that `desk_of` returns for them."""
     return Server(
         "workstead",
         version=__version__,
@@ -96,7 +96,7 @@ async def _call_tool(
     except WorksteadError as error:
         return _failed(_said(error))
     except OSError as error:
-        failed = from_machine(error, "the workspace")  # an agent does not see paths of this host
+        failed = from_machine(error, "the workspace")  # hide host paths from the agent
         if failed is None:
             raise
         return _failed(_said(failed))
@@ -105,7 +105,7 @@ async def _call_tool(
 async def _answered(
     desk: Desk, tool: Tool, arguments: dict[str, Any], context: Context
 ) -> types.CallToolResult | types.InputRequiredResult:
-    """Make the call; where a person has to allow it, ask one and make it again."""
+    """Make the call; if it needs an approval, ask the person and repeat it."""
     try:
         return await _made(desk, tool, arguments, context)
     except ApprovalRequired as needed:
@@ -117,13 +117,13 @@ async def _answered(
 
 async def _made(desk: Desk, tool: Tool, arguments: dict[str, Any], context: Context) -> types.CallToolResult:
     desk.report = _reporter(context)
-    # The thread is left to itself when the client gives up: a verb ends by itself, and a run is stopped by its tool.
+    # The thread is not cancelled when the client disconnects: a verb ends by itself, and its tool stops a run.
     answer: Answer = await anyio.to_thread.run_sync(tool.run, desk, arguments)
     return types.CallToolResult.model_validate({"content": answer.blocks, "structuredContent": answer.data})
 
 
 def _reporter(context: Context) -> Callable[[str], None]:
-    """Tells the client how far it is, a few times a second at most."""
+    """Return a function that reports progress to the client, at most a few times a second."""
     started = last = time.monotonic()
 
     def report(text: str) -> None:
@@ -140,14 +140,14 @@ def _reporter(context: Context) -> Callable[[str], None]:
 
 
 async def _ask(desk: Desk, needed: ApprovalRequired, context: Context) -> types.InputRequiredResult | None:
-    """Put the question to the person at the client: None when it was allowed, a result that carries the question when
-    that is how this client wants it. Raises when nobody can be asked, or said no."""
+    """Put the question to the person at the client: return None if it was allowed, or a result that carries the
+    question if the client expects that. Raise if no person can be asked, or the answer was no."""
     capabilities = context.session.client_capabilities
     if not desk.person_answers or capabilities is None or capabilities.elicitation is None:
         raise needed
     approval = str(needed.details["approval_id"])
     asked = await anyio.to_thread.run_sync(desk.owner.get_approval, approval)
-    if not asked.whole:  # nobody is asked for what a form cannot show: the owner looks elsewhere
+    if not asked.whole:  # a form cannot show the whole preview: the owner has to decide elsewhere
         raise needed
     question = types.ElicitRequestFormParams(message=_question(desk, needed, asked), requested_schema=_FORM)
     if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
@@ -162,14 +162,14 @@ async def _ask(desk: Desk, needed: ApprovalRequired, context: Context) -> types.
 
 
 def _question(desk: Desk, needed: ApprovalRequired, asked: Approval) -> str:
-    """The whole preview. How long it is stands first: some clients cut a long message without a word."""
+    """Return the whole preview. Its length comes first: some clients truncate a long message silently."""
     lines = desk.owner.preview(asked.id).rstrip("\n").split("\n")
     shown = "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines)
     return f"{needed.message}\n\n{len(lines)} lines follow; if you see fewer, say no.\n\n{shown}"
 
 
 async def _take_answer(desk: Desk, params: types.CallToolRequestParams) -> None:
-    """The call is made again with the person's answer to our question."""
+    """Process the person's answer to our question, in the repeated call."""
     answer = (params.input_responses or {}).get(_ASK)
     if isinstance(answer, types.ElicitResult) and params.request_state and desk.person_answers:
         asked = await anyio.to_thread.run_sync(desk.owner.get_approval, params.request_state)

@@ -1,4 +1,4 @@
-"""Serve one client over standard input and output: the client is the owner's, the calls are an agent's."""
+"""MCP over standard input and output: the client is the owner's, the calls are an agent's."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def is_too_wide(folder: str, home: str) -> bool:
-    """Whether a folder holds more than a project: the user's home directory, or the home with every workspace in it.
-    Nobody chose it by starting us there, as desktop programs do."""
+    """Return whether a folder holds more than a project: the user's home directory, or the home with every workspace in
+    it. Such a folder was not chosen deliberately: desktop programs start us there."""
     real = os.path.realpath(folder).rstrip("/") + "/"
     return any(f"{os.path.realpath(each)}/".startswith(real) for each in (os.path.expanduser("~"), home))
 
@@ -28,8 +28,8 @@ def is_too_wide(folder: str, home: str) -> bool:
 def serve(
     owner: Local, *, workspace_id: str | None, public_mount: str, folders: Sequence[str], working_directory: str
 ) -> None:
-    """Answer until the client closes our input. Workspaces are made from `folders`, else from the working directory,
-    and from the client's roots."""
+    """Serve until the client closes our input. Workspaces can be created from `folders` (default: the working
+    directory) and from the client's roots."""
     home = owner.places()[0]
     chosen = folders or [each for each in (working_directory,) if not is_too_wide(each, home)]
     desk = Desk(
@@ -59,7 +59,7 @@ async def _serve(desk: Desk, home: str) -> None:
 
 
 async def _roots(context: Context) -> tuple[str, ...]:
-    """The folders that the client works in, as far as it tells: workspaces may be made from them."""
+    """Return the folders that the client reports as roots: workspaces may be created from them."""
     capabilities = context.session.client_capabilities
     if capabilities is None or capabilities.roots is None or not context.session.can_send_request:
         return ()

@@ -1,4 +1,4 @@
-"""What a tool is, and what a call of one works on."""
+"""The definition of a tool, and the context of its calls."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 Arguments = dict[str, Any]
 TEXT: dict[str, Any] = {"type": "string"}
-CONTENT: dict[str, Any] = {"content": TEXT}  # what the tools of the reference server give
+CONTENT: dict[str, Any] = {"content": TEXT}  # structured result of the reference server's tools
 READS: dict[str, bool] = {"readOnlyHint": True, "openWorldHint": False}
 
 
 def changes(*, again_is_same: bool, destroys: bool) -> dict[str, bool]:
-    """The hints of a tool that changes something."""
+    """Return the hints of a tool that changes something."""
     return {
         "readOnlyHint": False,
         "idempotentHint": again_is_same,
@@ -29,20 +29,21 @@ def changes(*, again_is_same: bool, destroys: bool) -> dict[str, bool]:
 
 
 class Answer(Value):
-    """What a tool gives back: blocks for the model to read, and the same as data in the shape of its output schema."""
+    """The result of a tool: content blocks for the model, and the same as data that conforms to its output schema."""
 
     blocks: list[dict[str, Any]]
     data: dict[str, Any]
 
     @classmethod
     def text(cls, text: str, data: dict[str, Any] | None = None) -> Answer:
-        """An answer in words; without data of its own it is `content`, as the reference server has it."""
+        """Return a text result; without data, the structured result is `content`, as in the reference server."""
         text = _unicode(text)
         return cls(blocks=[{"type": "text", "text": text}], data={"content": text} if data is None else _unicode(data))
 
 
 def _unicode(value: Any) -> Any:
-    """The same value with a mark for each byte that is no Unicode, as in names on the disk: MCP carries no others."""
+    """Return the value with a replacement character for each byte that is not Unicode, as in file names: MCP cannot
+    carry these."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -51,7 +52,7 @@ def _unicode(value: Any) -> Any:
 
 
 class Tool(Value):
-    """One tool: how it looks to a model, and what runs it."""
+    """One tool: its description for the model, and the function that runs it."""
 
     name: str
     title: str
@@ -59,19 +60,20 @@ class Tool(Value):
     properties: dict[str, dict[str, Any]]
     required: list[str]
     hints: dict[str, bool]
-    output: dict[str, Any]  # the properties of its structured answer, all required
+    output: dict[str, Any]  # the properties of its structured result, all required
     run: Callable[[Desk, Arguments], Answer]
-    in_workspace: bool = True  # acts on one workspace, which has to be named where the server has many
+    in_workspace: bool = True  # acts on one workspace, which must be named if the server has many
 
     def input_schema(self, *, names_workspace: bool) -> dict[str, Any]:
-        """The schema of the arguments; with many workspaces there is one argument more."""
+        """Return the JSON schema of the arguments; with many workspaces it has an additional argument for the
+        workspace."""
         properties = self.properties
         if names_workspace and self.in_workspace:
             properties = {**properties, "workspace": {**TEXT, "description": _WHICH}}
         return _object(properties, self.required)
 
     def output_schema(self) -> dict[str, Any]:
-        """The schema of the structured answer."""
+        """Return the JSON schema of the structured result."""
         return _object(self.output, list(self.output))
 
 
@@ -83,7 +85,8 @@ def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
 
 
 class Desk:
-    """What calls work on: the verbs as an agent has them, the owner's for what a person allowed, and the workspace."""
+    """The context of tool calls: the verbs with an agent's permissions, the owner's verbs for approved operations, and
+    the workspace."""
 
     def __init__(
         self,
@@ -98,14 +101,14 @@ class Desk:
         self.agent = agent
         self.owner = owner
         self.public_mount = public_mount
-        self.folders = folders  # of the host, that workspaces may be made from
+        self.folders = folders  # host folders from which workspaces may be created
         self.person_answers = person_answers  # whether a question to the client reaches a person, and not the agent
-        self.fixed = workspace_id  # None: there are many
-        self.last = workspace_id  # what a call means that names none
+        self.fixed = workspace_id  # None: the server has many workspaces
+        self.last = workspace_id  # the default workspace of a call
         self.report: Callable[[str], None] = lambda _: None
 
     def workspace(self, arguments: Arguments) -> str:
-        """The workspace of this call."""
+        """Return the workspace of this call."""
         named = self.fixed or arguments.get("workspace") or self.last
         if not named:
             raise Invalid("no workspace is named", hint="list_workspaces shows them, create_workspace makes one")
@@ -113,7 +116,7 @@ class Desk:
         return str(named)
 
     def path(self, unsafe_path: str) -> str:
-        """A path of the model's, from the workspace: below the public mount it may also be absolute."""
+        """Return the model's path relative to the workspace; below the public mount it may also be absolute."""
         if not unsafe_path.startswith("/"):
             return unsafe_path
         if unsafe_path == self.public_mount:
@@ -125,6 +128,6 @@ class Desk:
         )
 
     def allows_folder(self, folder: str) -> bool:
-        """Whether workspaces may be made from this folder of the host."""
+        """Return whether workspaces may be created from this host folder."""
         real = os.path.realpath(folder)
         return any(real == each or real.startswith(each.rstrip("/") + "/") for each in self.folders)

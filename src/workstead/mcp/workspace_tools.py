@@ -1,4 +1,4 @@
-"""Our own tools: run a command behind the walls, keep and bring back states, and manage workspaces."""
+"""Our own tools: run a command in the sandbox, take and restore snapshots, and manage workspaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from workstead.model.snapshot import Snapshot
     from workstead.model.workspace import Workspace
 
-MAX_OUTPUT = 100_000  # bytes of each stream that go back to the model: the first half and the last
+MAX_OUTPUT = 100_000  # bytes of each stream returned to the model: the first half and the last
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ def _run(desk: Desk, arguments: Arguments) -> Answer:
             streams[stream].add(data)
             desk.report(data.decode("utf-8", "replace").rstrip().rpartition("\n")[2][:200])
         ended = desk.agent.wait(run.id)
-    except BaseException:  # whoever asked has gone: nobody will read the result
+    except BaseException:  # the client has disconnected, so stop the run: its result would not be read
         desk.agent.stop(run.id)
         raise
     result: dict[str, Any] = {
@@ -47,7 +47,7 @@ def _run(desk: Desk, arguments: Arguments) -> Answer:
 
 
 class _Kept:
-    """The beginning and the end of a stream: what is in between is counted."""
+    """The beginning and the end of a stream; the bytes in between are counted only."""
 
     def __init__(self) -> None:
         self._head = b""
@@ -128,7 +128,8 @@ def _create(desk: Desk, arguments: Arguments) -> Answer:
 
 
 def _maker(desk: Desk, source: str) -> Any:
-    """Who makes it: a folder of the host is the owner's to give, and only one that was named when we were started."""
+    """Return the verbs that create it: only the owner's may use a host folder, and only one that was named at
+    startup."""
     from workstead.model.source import parse
 
     spec = parse(source)
@@ -153,7 +154,7 @@ def _shown(workspace: Workspace) -> dict[str, Any]:
     return {
         "workspace": workspace.id,
         "state": workspace.state,
-        "source": source or workspace.source.partition(":")[0],  # where a folder is on the host is not said
+        "source": source or workspace.source.partition(":")[0],  # the host path of a folder is not disclosed
         "created_at": workspace.created_at,
     }
 

@@ -25,6 +25,6 @@ class Finding(Value):
 class Damage(Value):
     """One damaged file or directory: its content is not as it was written."""
 
-    what: str  # the file or directory, and what is wrong with it
+    what: str  # the file or directory, and the defect
     affects: list[str]  # workspaces and snapshots that depend on it
     remedy: str

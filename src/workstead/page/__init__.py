@@ -1,1 +1,1 @@
-"""The page: see and steer every agent. One live site on the server, for the owner; it calls the verbs like any door."""
+"""The page: a live web interface to see and control every agent, for the owner; it calls the verbs like any door."""

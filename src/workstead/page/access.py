@@ -1,12 +1,13 @@
-"""Who may see the page: a browser that opened a link printed to the owner, with the cookie that it got for it.
+"""Authentication of the page: a browser that opened a link printed to the owner, with the cookie that it received for
+it.
 
-Two things are needed, and each alone opens nothing:
+Two things are needed, and each alone is not enough:
 
-- The cookie. It is signed with a key made from the owner's token and for one host and port, cannot be read by scripts,
-  and is sent from our own pages only. It survives a restart of the server, and ends with the token.
-- The path. Browsers send a cookie to every port of a host, so that whoever listens on another port would get it. The
-  page is therefore served below a path that nobody can guess, `/p/SECRET`, and the cookie is limited to that path. The
-  browser keeps the path in its local storage, which is separate for each port: `/` leads to it.
+- The cookie. It is signed with a key derived from the owner's token and for one host and port, cannot be read by
+  scripts, and is sent from our own pages only. It survives a restart of the server, and ends with the token.
+- The path. Browsers send a cookie to every port of a host, so that another process listening on another port would get
+  it. The page is therefore served below an unguessable path, `/p/SECRET`, and the cookie is limited to that path. The
+  browser stores the path in its local storage, which is separate for each port: `/` redirects to it.
 
 A link works once, for a quarter of an hour, for one server process.
 """
@@ -27,7 +28,8 @@ from workstead.server.guard import is_for_programs
 SESSION_SECONDS = 30 * 24 * 3600
 ROOT = "/p/"
 
-# Nothing is fetched from elsewhere, whatever an agent's text says. The framework compiles its templates in the browser.
+# Nothing is loaded from other hosts, whatever an agent's text contains. The framework compiles templates in the
+# browser.
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
@@ -36,20 +38,20 @@ POLICY = (
 
 
 class Access:
-    """Issues links, exchanges them for cookies, and checks cookies. The owner's token is read at each use, so that
-    everything made from it ends when it is changed."""
+    """Issue links, exchange them for cookies, and check cookies. The owner's token is read at each use, so that
+    everything derived from it becomes invalid when it changes."""
 
     def __init__(self, owner_token: Callable[[], str], instance: str) -> None:
         self._token = owner_token
         self._instance = instance
-        self._used: dict[str, int] = {}  # code: when it ends
+        self._used: dict[str, int] = {}  # used codes: expiry time
 
     def make_code(self) -> str:
-        """A code that opens the page once."""
+        """Return a code that opens the page once."""
         return link_code(self._token(), self._instance, int(time.time()) + LINK_SECONDS, secrets.token_hex(16))
 
     def take_code(self, code: str) -> bool:
-        """Whether the code is good; it is not any more after this."""
+        """Return whether the code is valid, and invalidate it."""
         ends, _, nonce = code.rpartition(".")[0].partition(".")
         if not (ends.isascii() and ends.isdigit() and len(ends) < 16):
             return False
@@ -62,14 +64,14 @@ class Access:
         return is_first
 
     def admit(self, host: str) -> tuple[str, str]:
-        """The path for a browser that came through a link, and the Set-Cookie value that goes with it."""
+        """Return the path for a browser that came through a link, and the Set-Cookie value for it."""
         ends, nonce = str(int(time.time()) + SESSION_SECONDS), secrets.token_hex(16)
         root = self._root(host, nonce)
         value = f"{ends}.{nonce}.{self._sign(host, ends, nonce)}"
         return root, f"{_name(host)}={value}; Path={root}; Max-Age={SESSION_SECONDS}; HttpOnly; SameSite=Strict"
 
     def find_root(self, host: str, path: str, cookie_header: str) -> str | None:
-        """The root that this path is below, if one of the cookies is ours, for this host and root, and not too old."""
+        """Return the root of this path, if one of the cookies is ours, for this host and root, and not expired."""
         if not path.startswith(ROOT):
             return None
         for cookie in cookie_header.split(";"):  # another port may have set one of the same name
@@ -98,8 +100,8 @@ def _name(host: str) -> str:
 
 
 class Doorkeeper:
-    """Lets only known browsers through to the page. Stands behind the server's guard, which has checked Host and
-    Origin; what wants a token is none of its business."""
+    """ASGI middleware that admits only authenticated browsers to the page. It is behind the server's guard, which has
+    checked Host and Origin; API paths, which need a token, are not its concern."""
 
     def __init__(self, app: Any, *, access: Access) -> None:
         self.app = app
@@ -114,7 +116,7 @@ class Doorkeeper:
         root = self.access.find_root(host, path, cookie)
         if scope["type"] == "http" and path == ENTRANCE:
             await self._enter(scope, host, send)
-        elif root is None or is_for_programs(path[len(root) :]):  # those are not below the page
+        elif root is None or is_for_programs(path[len(root) :]):  # API paths do not exist below the page
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
             else:
@@ -133,12 +135,12 @@ class Doorkeeper:
             await _answer(send, 401, _STRANGER)
             return
         root, cookie = self.access.admit(host)
-        # Not a redirect: a strict cookie is not sent along where another site's link led here.
+        # Not a redirect: a strict cookie is not sent when a link of another site led here.
         await _answer(send, 200, _WELCOME.replace("ROOT", root), [(b"set-cookie", cookie.encode())])
 
 
 def _while_known(is_known: Callable[[], bool], receive: Any, send: Any) -> tuple[Any, Any]:
-    """The two sides of a web socket that ends when its cookie does."""
+    """Return `receive` and `send` of a web socket that ends when its cookie becomes invalid."""
     is_closed = False
 
     async def receiving() -> Any:
@@ -183,7 +185,7 @@ async def _answer(send: Any, status: int, body: str, headers: Any = ()) -> None:
     await send({"type": "http.response.body", "body": content})
 
 
-# In a known browser every address without the root leads to the same one below it.
+# In a known browser, every path without the root redirects to the same path below it.
 _SCRIPT = """try {
   const own = document.body.dataset.root, kept = own || localStorage.getItem("aw-page") || "";
   if (own) localStorage.setItem("aw-page", own);

@@ -1,4 +1,4 @@
-"""What one can do with a desk. Each says beforehand what will happen and how to take it back."""
+"""Actions on a workspace. Each dialog states the effect beforehand and how to undo it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def bar(desk: WorkspaceView) -> None:
-    """The buttons under a desk's name."""
+    """Show the buttons below a workspace's name."""
     with ui.row().classes("gap-2 my-2"):
         for name, icon, act in (
             ("Snapshot", "photo_camera", snapshot),
@@ -34,7 +34,7 @@ def bar(desk: WorkspaceView) -> None:
 
 
 async def snapshot(desk: WorkspaceView) -> None:
-    """Keep the present state."""
+    """Take a snapshot."""
     label = await _ask_text("Keep this state", "Everything in the desk is kept, ignored files too.", "Label (optional)")
     if label is not None:
         taken = await attempt(desk.verbs.snapshot, desk.id, label=label)
@@ -56,7 +56,7 @@ async def _ask_text(title: str, what: str, field: str, value: str = "", button: 
 
 
 async def restore(desk: WorkspaceView, snapshot_id: str, paths: Sequence[str] = ()) -> None:
-    """Bring a kept state back."""
+    """Restore a snapshot."""
     agreed = await confirm(
         f"Bring back {snapshot_id}",
         f"{'The chosen paths' if paths else 'All files'} of {desk.id} become what they were in that state.",
@@ -72,7 +72,7 @@ async def restore(desk: WorkspaceView, snapshot_id: str, paths: Sequence[str] = 
 
 
 async def fork(desk: WorkspaceView, snapshot_id: str | None = None) -> None:
-    """Make copies."""
+    """Create forks."""
     with question(f"Fork {desk.id}") as dialog:
         what = f"its state {snapshot_id}" if snapshot_id else "everything in it, also what is not committed"
         ui.label(f"New desks with {what}. Neither sees what the other does later.").classes("dim")
@@ -90,7 +90,7 @@ async def fork(desk: WorkspaceView, snapshot_id: str | None = None) -> None:
 
 
 async def destroy(desk: WorkspaceView) -> None:
-    """Move the desk to the trash."""
+    """Move the workspace to the trash."""
     agreed = await confirm(
         f"Destroy {desk.id}",
         "Its files go to the trash and its name becomes free.",
@@ -117,7 +117,7 @@ async def destroy(desk: WorkspaceView) -> None:
 
 
 async def apply(desk: WorkspaceView) -> None:
-    """Give changes back to where the files came from."""
+    """Apply changes to the origin."""
     changed = await attempt(desk.verbs.status, desk.id)
     if changed is None:
         return
@@ -130,7 +130,7 @@ async def apply(desk: WorkspaceView) -> None:
 
 
 async def apply_chosen(desk: WorkspaceView, paths: Sequence[str], hunks: Mapping[str, Sequence[str]]) -> None:
-    """Give back some files and some places of others."""
+    """Apply some files, and some hunks of others."""
     agreed = await confirm(
         f"Apply what was chosen in {desk.id}",
         "The folder it came from gets this and nothing else; what is not chosen stays here as unapplied.",
@@ -200,7 +200,7 @@ async def _give(
         say(error.message, hint=error.hint, bad=True)
         return
     if given is None:
-        return  # the server is ending
+        return  # the server is shutting down
     if not given.operation_id:
         say("The origin has all of it already.")
         return

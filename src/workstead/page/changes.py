@@ -1,4 +1,4 @@
-"""What changed between two states: every file, side by side or unified."""
+"""The changes between two states: every file, side by side or unified."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from workstead.page.view import WorkspaceView
 
 _MOST_FILES = 400
-_AT_FIRST = 3  # files that are shown without being asked for
+_AT_FIRST = 3  # files that are expanded by default
 _MOST_LINES = 1500
 
 
 def show(desk: WorkspaceView) -> None:
-    """The changes of a desk."""
+    """Show the changes of a workspace."""
     _Changes(desk)
 
 
@@ -44,12 +44,12 @@ class _Changes:
         for choice in (self.old, self.new, self.view):
             choice.on_value_change(lambda: self.renew(force=True))
         self.shown: tuple[object, ...] | None = None
-        self.chosen: set[tuple[str, str]] = set()  # a path, and the id of a hunk of it or "" for all of it
+        self.chosen: set[tuple[str, str]] = set()  # a path, and the id of one of its hunks or "" for the whole file
         self._count_chosen()
         desk.on_open("Changes", self.renew)
 
     async def renew(self, *, force: bool = False) -> None:
-        async with self.drawing:  # one at a time: each finds what the one before has drawn
+        async with self.drawing:  # one at a time: each redraw depends on the result of the one before
             await self._renew(force=force)
 
     async def _renew(self, *, force: bool) -> None:
@@ -75,7 +75,7 @@ class _Changes:
         self.more.set_text(f"and {left} more files" if left else "")
 
     async def _redraw(self, changes: dict[str, Change]) -> None:
-        """Draw what is new or different; somebody may be reading the rest."""
+        """Draw only new or different files; the user may be reading the others."""
         for path in [path for path in self.files if path not in changes]:
             self.files.pop(path).folded.delete()
         at_first = [path for path, change in changes.items() if not change.binary][:_AT_FIRST]
@@ -98,14 +98,14 @@ class _Changes:
             if options != choice.options:
                 choice.set_options(options, value=choice.value if choice.value in options else next(iter(own)))
 
-    # -- choosing what is given back -----------------------------------------------------------------------------------
+    # -- choosing changes to apply -------------------------------------------------------------------------------------
 
     def is_unapplied(self) -> bool:
-        """Whether what is shown is what an apply would give back."""
+        """Return whether the shown changes are those that an apply would write."""
         return bool(self.old.value == "base" and self.new.value == "now")
 
     def box_for(self, name: str, path: str, hunk_id: str) -> None:
-        """A box to choose a file or a place of it."""
+        """Show a checkbox to choose a file or a hunk of it."""
         key = (path, hunk_id)
 
         def choose(is_chosen: bool) -> None:
@@ -128,7 +128,7 @@ class _Changes:
 
 
 class _File:
-    """One changed file. It stays as it is, open or not, for as long as its change does."""
+    """One changed file. Its element stays, open or closed, while its change is the same."""
 
     def __init__(self, changes: _Changes, *, is_open: bool) -> None:
         self.changes = changes
@@ -139,7 +139,7 @@ class _File:
         self.folded.on_value_change(lambda: self._fill())
 
     async def renew(self, change: Change) -> None:
-        """Show this change, if it is another one."""
+        """Show this change, if it is different."""
         if change == self.change:
             return
         self.change, self.is_filled = change, False
@@ -149,7 +149,7 @@ class _File:
         await self._fill()
 
     async def _fill(self, most: int = _MOST_LINES) -> None:
-        """Draw the lines, when they are looked at."""
+        """Draw the lines when the file is opened."""
         change, changes = self.change, self.changes
         if change is None or not self.folded.value or (self.is_filled and most == _MOST_LINES):
             return

@@ -1,4 +1,4 @@
-"""The desks of one task side by side: which did best, what they changed, and what several of them changed."""
+"""Side-by-side comparison of the workspaces of one task: ranking, changes, and paths that several of them changed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ table.paths td:first-child { overflow-wrap: anywhere; }
 
 
 def page(site: Site) -> Callable[..., Any]:
-    """The page, for the framework to call."""
+    """Return the page function for the framework."""
 
     def show(task: str) -> None:
         with frame(site, "/"):
@@ -63,7 +63,7 @@ class _Compare:
         ui.timer(_TICK_SECONDS, self._tick)
 
     async def _tick(self) -> None:
-        """Compare again if anything happened to one of them since, and not the whole time."""
+        """Compare again if one of them had an event since, but not continuously."""
         rows = self.site.board.rows_of(self.task)
         mark = (self.site.board.race_mark, [row["version"] for row in rows])
         began = time.monotonic()
@@ -89,7 +89,7 @@ class _Compare:
                 _paths(found)
 
     def _draw(self, found: Comparison) -> None:
-        """Show a card for each, best first. One that is there stays: somebody may be about to click on it."""
+        """Show a card for each, best first. Existing cards stay: the user may be about to click on one."""
         ids = [lane.workspace_id for lane in found.lanes]
         for gone in self.cards.keys() - ids:
             self.cards.pop(gone).box.delete()
@@ -124,7 +124,7 @@ class _Compare:
 
 
 class _Card:
-    """One desk of those that are compared."""
+    """The card of one compared workspace."""
 
     def __init__(self, compare: _Compare, id: str) -> None:
         self.others: list[str] = []
@@ -149,7 +149,7 @@ class _Card:
                 self.alone.props("flat dense no-caps")
 
     def show(self, lane: Lane, found: Comparison) -> None:
-        """What it is like now."""
+        """Show its present state."""
         is_best = found.best is lane
         self.others = [each.workspace_id for each in found.lanes if each is not lane]
         self.rank.set_text(f"{lane.rank}.")
@@ -222,7 +222,7 @@ def _check(lane: Lane) -> tuple[str, str]:
 
 
 def _paths(found: Comparison) -> None:
-    """Who changed what: what several changed comes first, for there they compete."""
+    """Show which workspace changed which path: paths that several changed come first, because there they compete."""
     lanes = found.lanes[:_MOST_COLUMNS]
     common = {each.path for each in found.shared}
     paths = sorted({path for lane in lanes for path in lane.paths}, key=lambda path: (path not in common, path))

@@ -1,4 +1,4 @@
-"""The site object that every page shares, and the addresses of pages."""
+"""The site object that every page shares, and the URLs of pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Site:
-    """What every part of the page works with."""
+    """The shared context of all parts of the page."""
 
     def __init__(self, front: Front, access: Access) -> None:
         self._front = front
@@ -24,22 +24,22 @@ class Site:
 
     @property
     def workspaces(self) -> Local:
-        """The verbs under the settings that hold now. Whoever has the page's cookie is the owner."""
+        """Return the verbs under the current settings. The holder of the page's cookie is the owner."""
         return self._front.workspaces.acting_as("owner")
 
     @property
     def settings(self) -> Settings:
-        """The settings that hold now."""
+        """Return the current settings."""
         return self._front.settings
 
 
 def desk_url(workspace_id: str, **query: str) -> str:
-    """Where a workspace is found; its id may hold anything."""
+    """Return the URL of a workspace; its id may contain any character."""
     task, _, agent = workspace_id.partition("/")
     tail = "&".join(f"{key}={quote(value, safe='')}" for key, value in query.items() if value)
     return f"/desk/{quote(task, safe='')}/{quote(agent, safe='')}" + (f"?{tail}" if tail else "")
 
 
 def compare_url(task: str) -> str:
-    """Where the workspaces of a task are compared."""
+    """Return the URL at which the workspaces of a task are compared."""
     return f"/compare/{quote(task, safe='')}"

@@ -1,4 +1,4 @@
-"""Make a desk: choose what it begins with, and what its agent may do."""
+"""Create a workspace: choose its source and its policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POLICIES = {
 
 
 def ask(site: Site) -> None:
-    """The dialog for a new desk."""
+    """Show the dialog for a new workspace."""
     with question("New desk", "44rem") as dialog:
         with ui.tabs().props("no-caps dense align=left") as tabs:
             for name in ("Folder", "Repository", "Template", "Empty"):
@@ -72,12 +72,12 @@ def ask(site: Site) -> None:
 
 
 class _FolderChooser:
-    """Walk through the folders of this machine, or take one of the recent ones."""
+    """Browse the folders of this machine, or choose a recent one."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         recent = [each.path for each in site.workspaces.recent()][:_MOST_RECENT]
-        self.path = recent[0] if recent else os.getcwd()  # where the server was started
+        self.path = recent[0] if recent else os.getcwd()  # the working directory of the server
         ui.label("Its files are shared, not copied; your folder changes only when you apply.").classes("dim")
         self._field = ui.input("Folder", value=self.path).classes("w-full").on("keydown.enter", self._typed)
         self._field.on("blur", self._typed)

@@ -1,4 +1,5 @@
-"""The files of a desk: a tree that opens as one looks, with marks for what changed, and a viewer."""
+"""The files of a workspace: a tree that loads directories when they are opened, with marks for changes, and a
+viewer."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 
     from workstead.page.view import WorkspaceView
 
-_MOST_ENTRIES = 5000  # of one directory that are shown
-_TRIES = 50  # to find the tree in the browser, which loads what draws it when it is first looked at
+_MOST_ENTRIES = 5000  # shown of one directory
+_TRIES = 50  # to find the tree in the browser, which loads its component lazily
 _MOST_TEXT = 5 << 20
-_HEAD = 1 << 20  # of a larger file
+_HEAD = 1 << 20  # bytes shown of a larger file
 _MOST_PICTURE = 20 << 20
 _HEX_BYTES = 2048
 _PICTURES = {"png": "png", "jpg": "jpeg", "jpeg": "jpeg", "gif": "gif", "webp": "webp", "bmp": "bmp", "svg": "svg+xml"}
@@ -31,25 +32,25 @@ _LANGUAGES: dict[str, Any] = {
     "ts": "TypeScript", "tsx": "TSX", "xml": "XML", "yaml": "YAML", "yml": "YAML",
 }  # fmt: skip
 
-# Names are set as text, never as markup; the depth is drawn as space before them.
+# Names are set as text, never as markup; the depth is shown as padding.
 _NAME = """p => { const s = document.createElement('span'); s.style.paddingLeft = p.data.depth * 16 + 'px';
     s.textContent = ({directory: p.data.open ? '▾ ' : '▸ ', link: '↪ '}[p.data.kind] || '  ') + p.value; return s; }"""
 _MARKED = "p => ({A: 'text-positive', M: 'text-accent', D: 'text-negative'}[p.value] || 'dim')"
 
 
 def show(desk: WorkspaceView) -> None:
-    """The files of a desk."""
+    """Show the files of a workspace."""
     _Files(desk)
 
 
 class _Files:
     def __init__(self, desk: WorkspaceView) -> None:
         self.desk = desk
-        self.rows: list[dict[str, Any]] = []  # as they were last sent
+        self.rows: list[dict[str, Any]] = []  # as last sent
         self.marks: dict[str, str] = {}
-        self.listed: dict[str, list[Any]] = {}  # the entries of directories
+        self.listed: dict[str, list[Any]] = {}  # cached entries of directories
         self.opened = {"work"}
-        self.pattern = ""  # what is searched for; "" is the tree
+        self.pattern = ""  # the search pattern; "" shows the tree
         self.found: Sequence[str] = ()
         with ui.element("div").classes("grid grid-cols-1 lg:grid-cols-[22rem_1fr] gap-4 w-full"):
             with ui.column().classes("w-full gap-2"):
@@ -98,23 +99,23 @@ class _Files:
             if await is_loaded(self.grid):
                 break
             await asyncio.sleep(0.1)
-        self.rows = []  # what was sent before it was loaded was sent to nobody
+        self.rows = []  # rows sent before the component was loaded are lost
         self._show()
 
     async def _look(self) -> None:
-        """Learn what changed, and what every directory that is open holds now."""
+        """Fetch the changes, and the entries of every open directory."""
         marks: dict[str, str] = {}
         for change in await attempt(self.desk.verbs.status, self.desk.id) or ():
             path = f"work/{change.path}"
             marks[path] = change.status
-            while "/" in path:  # a directory with changes in it has a dot
+            while "/" in path:  # mark the directories above a change
                 path = path.rpartition("/")[0]
                 marks.setdefault(path, "•")
         self.marks = marks
         await self._list("", deep=True)
 
     async def _list(self, path: str, *, deep: bool = False) -> None:
-        """Learn what a directory holds; if deep, also those in it that are open."""
+        """Fetch the entries of a directory; if deep, also of the open directories in it."""
         found = await attempt(self.desk.verbs.list_directory, self.desk.id, path or ".") or ()
         self.listed[path] = sorted(found, key=lambda each: (each.kind != "directory", each.name))
         for entry in self.listed[path] if deep else ():
@@ -122,7 +123,7 @@ class _Files:
                 await self._list(_join(path, entry.name), deep=True)
 
     async def _renew(self) -> None:
-        """Look again; what was searched for stays."""
+        """Refresh; the search stays."""
         if self.pattern:
             return
         await self._look()
@@ -156,7 +157,7 @@ class _Files:
             self._show()
 
     def _show(self) -> None:
-        """Show what is known now. Whoever waited for something only learned it: nothing that happened is undone."""
+        """Show the fetched data, under the present state: a slow fetch never reverts a later user action."""
         rows = [_row(path, self.marks) for path in self.found] if self.pattern else [*self._tree("", 0)]
         if rows != self.rows:
             self.rows = rows
@@ -200,7 +201,7 @@ class _Files:
         if ending in _PICTURES and length <= _MOST_PICTURE:
             data = await attempt(self.desk.verbs.read_file, self.desk.id, path)
             if data is not None:
-                # As a picture a file is never run, whatever it holds.
+                # As an image a file is never executed, whatever it contains.
                 ui.image(f"data:image/{_PICTURES[ending]};base64,{base64.b64encode(data).decode()}").classes(
                     "max-w-full"
                 ).props(f'fit=contain alt="{ending} picture"').style("max-height: 60vh")
@@ -229,7 +230,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _row(path: str, marks: dict[str, str], entry: Any = None, depth: int = 0) -> dict[str, Any]:
-    """A line of the tree; without an entry one of what was found by name."""
+    """Return a row of the tree; without an entry, a row of the search results."""
     name = printable(entry.name if entry else path)
     return {
         "path": path,

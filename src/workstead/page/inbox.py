@@ -1,4 +1,4 @@
-"""What agents ask for: the exact change, and yes or no."""
+"""The inbox of approvals: the exact change, and approve or deny."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from workstead.page.context import Site
 
 _TICK_SECONDS = 0.5
-_MOVED_SECONDS = 0.7  # that cards which have moved take no clicks
+_MOVED_SECONDS = 0.7  # for which cards that have moved ignore clicks
 _MOST_SHOWN = 100
-_FIRST_LINES = 400  # of a preview; the rest is drawn when somebody asks for it
+_FIRST_LINES = 400  # of a preview; the rest is drawn on request
 _ASK_BROWSER = """window.Notification && Notification.requestPermission().then(answer =>
     emitEvent('notifications', answer))"""
-# A key names the request that the person sees marked while pressing it, and nothing if that is out of view. A key that
-# is held down repeats, and what it meets the second time nobody has read.
+# A key press names the request that is marked on the screen at that moment, and none if that is out of view. A held key
+# repeats, and its second press would decide a request that the user has not read.
 _SEND_KEYS = """document.addEventListener('keydown', event => {
     if (event.repeat || event.ctrlKey || event.metaKey || event.altKey || !/^[jkadxs]$/.test(event.key)) return;
     if (event.target.closest?.('input, select, button, textarea') || document.querySelector('.q-dialog')) return;
@@ -37,7 +37,7 @@ _SEND_KEYS = """document.addEventListener('keydown', event => {
 
 
 def show(site: Site) -> None:
-    """The inbox."""
+    """Show the inbox."""
     with frame(site, "/approvals", wide=False):
         _Inbox(site)
 
@@ -47,8 +47,8 @@ class _Inbox:
         self.site = site
         self.verbs = site.workspaces
         self.shown: list[Approval] = []
-        self.at = ""  # which one the keyboard is on: only its keys move it, never what others ask or decide
-        self.place = 0  # where that one is or was
+        self.at = ""  # the marked request: only the keyboard moves the mark, never new requests or decisions
+        self.place = 0  # its present or last position
         self.chosen: set[str] = set()
         self.cards: dict[str, _Card] = {}
         self.mark = -1
@@ -90,7 +90,7 @@ class _Inbox:
             await self._renew()
 
     async def _renew(self) -> None:
-        async with self.drawing:  # a decision and the log's news of it come at the same time
+        async with self.drawing:  # a decision and its event from the log arrive at the same time
             found = await attempt(self.verbs.approvals)
             if found is None:
                 return
@@ -102,12 +102,12 @@ class _Inbox:
             self.more.set_text(f"and {len(found) - len(shown)} more" if len(found) > len(shown) else "")
 
     def _draw(self, shown: list[Approval], previews: dict[str, str]) -> None:
-        """Show these. A card that is there stays: somebody may be writing a comment in it, or about to click."""
+        """Show these requests. Existing cards stay: the user may be typing a comment in one, or about to click."""
         ids = [each.id for each in shown]
         gone = self.cards.keys() - ids
         for id in gone:
             self.cards.pop(id).box.delete()
-        if gone:  # what was below has moved up, perhaps under a click that was meant for another
+        if gone:  # cards below have moved up, perhaps under a click that was meant for another
             self.box.classes(add="moved")
             ui.timer(_MOVED_SECONDS, lambda: self.box.classes(remove="moved"), once=True)
         with self.box:
@@ -220,7 +220,7 @@ class _Inbox:
         key, seen = str(event.args.get("key")), str(event.args.get("id"))
         if key in ("j", "k"):
             self._move(1 if key == "j" else -1)
-        elif not self.at or seen != self.at:  # the mark moved while the key was on its way, or is out of view
+        elif not self.at or seen != self.at:  # the mark moved while the key event was in transit, or is out of view
             say("Mark a request with j or k first, and look at it.")
         elif key == "x":
             self.cards[self.at].chosen.value = self.at not in self.chosen
@@ -245,7 +245,7 @@ class _Inbox:
 
 
 class _Card:
-    """What is drawn for one request. It can be allowed when every line of its preview is drawn."""
+    """The card of one request. It can be approved when every line of its preview is drawn."""
 
     is_shown = binding.BindableProperty()
 
@@ -257,7 +257,7 @@ class _Card:
         self._lines: list[patch.Line] = []
 
     def draw(self, preview: str) -> None:
-        """The exact change: its first lines, how many of how many these are, and a button for all."""
+        """Draw the exact change: its first lines, the number of shown and total lines, and a button for all."""
         self._lines = patch.parse(preview, headers=True)
         with ui.element("div").classes("w-full max-h-80 overflow-auto panel").props('tabindex="0"'):
             self._change = ui.html(sanitize=False).classes("w-full")
@@ -267,7 +267,7 @@ class _Card:
         self._show(_FIRST_LINES)
 
     def show_all(self) -> None:
-        """Draw every line that there is."""
+        """Draw all lines."""
         self._show(len(self._lines))
 
     def _show(self, most: int) -> None:

@@ -1,4 +1,4 @@
-"""What is the same on every page: the bar at the top, questions, and what is said when something was done."""
+"""The common layout of every page: the bar at the top, dialogs, and notifications."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ a:focus-visible, button:focus-visible, [tabindex]:focus-visible { outline: 2px s
 
 @contextmanager
 def frame(site: Site, place: str, *, wide: bool = True) -> Iterator[None]:
-    """The page around its content."""
+    """Draw the frame of a page around its content."""
     ui.colors(primary="#0f5f5c", secondary="#3b5b76", accent="#8a4b08", positive="#116329", negative="#a40e26")
     ui.add_css(_STYLE)
     ui.query("html").props('lang="en"')
@@ -76,13 +76,13 @@ def frame(site: Site, place: str, *, wide: bool = True) -> Iterator[None]:
         yield
 
 
-# As the system says, until somebody chooses otherwise in this browser.
+# The system's preference, unless the user chose another in this browser.
 _TOGGLE_DARK = "() => { Quasar.Dark.toggle(); localStorage.worksteadDark = Quasar.Dark.isActive ? 'yes' : 'no' }"
 _CHOSEN_DARK = "if (localStorage.worksteadDark) Quasar.Dark.set(localStorage.worksteadDark === 'yes')"
 
 
 def _badge(site: Site, link: ui.link) -> None:
-    """How many approvals wait, and a notification of the browser's for a new one."""
+    """Show the number of open approvals, and a browser notification for a new one."""
     with link:
         badge = ui.badge("").props('color="negative"').classes("ml-1")
     seen = site.board.approvals
@@ -100,7 +100,7 @@ def _badge(site: Site, link: ui.link) -> None:
     ui.timer(0.5, renew)
 
 
-# A page that is not looked at says so through the browser, if the person allowed it once on the approvals page.
+# A page in the background notifies through the browser, if the user permitted that once on the approvals page.
 _NOTIFY = """if (window.Notification && Notification.permission === 'granted' && document.hidden)
     new Notification('Workstead', {body: 'An agent asks for an approval', tag: 'workstead-approval'});"""
 
@@ -109,7 +109,7 @@ _NOTIFY = """if (window.Notification && Notification.permission === 'granted' &&
 
 
 def say(text: str, *, hint: str = "", bad: bool = False, action: tuple[str, Callable[[], Any]] | None = None) -> None:
-    """Tell what happened, with a button for what one may want next."""
+    """Show a notification, optionally with a button for the next step."""
     with context.client.toasts:  # type: ignore[attr-defined]
         with ui.row().classes("toast items-center" + (" bad" if bad else "")) as toast:
             with ui.column().classes("gap-0 grow"):
@@ -136,7 +136,7 @@ def say(text: str, *, hint: str = "", bad: bool = False, action: tuple[str, Call
 
 
 def lasting(act: Callable[[], Any]) -> Callable[[], Awaitable[None]]:
-    """A handler for a button that may be drawn anew while what it does goes on: it belongs to the page."""
+    """Return a button handler that belongs to the page: the button may be redrawn while the action is in progress."""
 
     async def handle() -> None:
         with context.client.toasts:  # type: ignore[attr-defined]
@@ -148,7 +148,7 @@ def lasting(act: Callable[[], Any]) -> Callable[[], Awaitable[None]]:
 
 
 async def attempt(verb: Callable[..., T], *arguments: Any, **options: Any) -> T | None:
-    """Call a verb in a thread; what it refuses is told, and gives None."""
+    """Call a verb in a thread; show its error as a notification and return None."""
     try:
         return await run.io_bound(functools.partial(verb, *arguments, **options))
     except WorksteadError as error:
@@ -157,7 +157,7 @@ async def attempt(verb: Callable[..., T], *arguments: Any, **options: Any) -> T 
 
 
 def say_undoable(site: Site, text: str, operation_id: str = "") -> None:
-    """Tell what was done, with a button that takes it back."""
+    """Show a notification with an undo button."""
 
     async def take_back() -> None:
         undone = await attempt(site.workspaces.undo, operation_id or None)
@@ -173,7 +173,7 @@ def _undone(operation: Operation) -> str:
 
 
 async def is_loaded(grid: ui.aggrid) -> bool:
-    """Whether the browser has made this grid."""
+    """Return whether the browser has created this grid."""
     try:
         return bool(await ui.run_javascript(f"Boolean(getElement({grid.id})?.api)", timeout=5))
     except TimeoutError:
@@ -185,7 +185,7 @@ async def is_loaded(grid: ui.aggrid) -> bool:
 
 @contextmanager
 def question(title: str, width: str = "34rem") -> Iterator[ui.dialog]:
-    """A dialog with a title. It belongs to the page, not to the part that asks, which may be drawn anew meanwhile."""
+    """Show a dialog with a title. It belongs to the page, not to the part that asks, which may be redrawn meanwhile."""
     page: ui.column = context.client.toasts  # type: ignore[attr-defined]
     with page, ui.dialog() as dialog, ui.card().classes(f"w-[{width}] max-w-full"):
         ui.label(title).classes("text-lg font-bold").props('role="heading" aria-level="2"')
@@ -193,7 +193,7 @@ def question(title: str, width: str = "34rem") -> Iterator[ui.dialog]:
 
 
 async def confirm(title: str, what: str, back: str, button: str, *, details: Sequence[str] = ()) -> bool:
-    """Ask before something is done: what will happen, and how it can be taken back."""
+    """Ask for confirmation: the effect of the action, and how it can be undone."""
     with question(title) as dialog:
         ui.label(what)
         for line in details[:20]:
@@ -212,5 +212,5 @@ async def confirm(title: str, what: str, back: str, button: str, *, details: Seq
 
 
 def open_desk(workspace_id: str) -> None:
-    """Go to a workspace's page."""
+    """Navigate to a workspace's page."""
     ui.navigate.to(desk_url(workspace_id))

@@ -1,4 +1,4 @@
-"""Links that open the page, for whoever has the owner's token."""
+"""Links that open the page, for holders of the owner's token."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ router = make_router(tags=["machine"])
 
 
 class Link(Value):
-    """An address that opens the page once."""
+    """A URL that opens the page once."""
 
     path: str
 
 
 @router.post("/api/links", status_code=201, response_model=Link, responses=failing(), dependencies=OWNER)
 def make_link(request: Request) -> Response:
-    """Make a link that opens the page, once, within a quarter of an hour."""
+    """Create a link that opens the page, once, within a quarter of an hour."""
     access: Access = request.app.state.access
     return answer(Link(path=path_of(access)), 201)
 
 
 def path_of(access: Access) -> str:
-    """A fresh link, without the address of the server."""
+    """Return a new link, without the server's address."""
     return f"{ENTRANCE}?code={access.make_code()}"

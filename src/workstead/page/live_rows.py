@@ -1,9 +1,9 @@
-"""What every open tab shows of all workspaces, kept up to date once for all of them.
+"""The rows of all workspaces for every open tab, updated once for all tabs.
 
-One thread follows the log and notes whose rows are old; another brings them up to date, and looks at what active runs
-print; a third measures what workspaces hold, which takes longer, so each is measured at most once a second, and those
-that nothing happened to since we began one after another with pauses. A tab asks for what is newer than what it has:
-cost grows with what changed.
+One thread follows the log and marks outdated rows; another refreshes them, and reads the output of active runs; a third
+measures the size of workspaces, which takes longer, so each is measured at most once a second, and those without events
+since the start one after another with pauses. A tab requests the rows newer than its version: the cost grows with the
+number of changes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 TICK_SECONDS = 0.25
-_REST_SECONDS = 1.0  # between two measurements of one workspace, and ten times what the last one took
-_RETRY_SECONDS = 5.0  # after a measurement that failed
-_SLICE_SECONDS = 0.1  # of each tick, for workspaces that were not measured yet
-MINUTES = 60  # that the charts look back
+_REST_SECONDS = 1.0  # between two measurements of one workspace; at least ten times the duration of the last one
+_RETRY_SECONDS = 5.0  # after a failed measurement
+_SLICE_SECONDS = 0.1  # of each tick, for workspaces not measured yet
+MINUTES = 60  # range of the charts
 _MOST_GONE = 10_000
-_RECENT = 200  # events that are kept for a tab that is opened
-# What says nothing about what a workspace holds or does.
+_RECENT = 200  # events stored for a newly opened tab
+# Events that change neither the content nor the activity of a workspace.
 _QUIET = frozenset({"file_read", "network_denied", "message_sent"})
 
 
@@ -47,28 +47,28 @@ class Board:
         self._workspaces = workspaces.acting_as("page")
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._dirty: set[str] = set()  # ids whose row is old
-        self._due: dict[str, float] = {}  # ids to measure, and from when on
-        self._rested: dict[str, float] = {}  # from when on a workspace may be measured again
-        self._unmeasured: deque[str] = deque()  # those that nothing happened to, the next at the end
+        self._dirty: set[str] = set()  # ids of outdated rows
+        self._due: dict[str, float] = {}  # ids to measure, and the earliest time
+        self._rested: dict[str, float] = {}  # earliest time of the next measurement
+        self._unmeasured: deque[str] = deque()  # ids without events since the start, the next one at the end
         self._uids: dict[str, str] = {}  # of live workspaces, by id
         self._tasks: dict[str, set[str]] = {}  # uids of live workspaces, by task
         self._runs: dict[str, Run] = {}  # active ones
         self._glances: dict[str, Glance] = {}
         self._threads: list[threading.Thread] = []
         self.rows: dict[str, Row] = {}
-        self.gone: dict[str, int] = {}  # uid: the version in which it went
+        self.gone: dict[str, int] = {}  # uid: the version in which it was removed
         self.version = 0
         self.events: deque[Event] = deque(maxlen=_RECENT)
-        self._minutes: dict[str, dict[int, int]] = {"events": {}, "runs": {}}  # counted by minute since the epoch
-        self.approvals = 0  # open ones
-        self.approval_mark = 0  # the position of the last event about one
-        self.race_mark = 0  # the position of the last event about a race
-        self.marks: dict[str, int] = {}  # workspace: the position of the last event that its page shows
-        self.story_marks: dict[str, int] = {}  # the same, of events that are more than a changed file
+        self._minutes: dict[str, dict[int, int]] = {"events": {}, "runs": {}}  # counts by minute since the epoch
+        self.approvals = 0  # number of open ones
+        self.approval_mark = 0  # the position of the last event of an approval
+        self.race_mark = 0  # the position of the last event of a race
+        self.marks: dict[str, int] = {}  # workspace id: the position of the last event that its page shows
+        self.story_marks: dict[str, int] = {}  # the same, without file changes
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start the threads."""
         head = self._read_past()
         found = sorted(self._workspaces.list(), key=lambda workspace: workspace.updated_at)
         for workspace in found:
@@ -86,7 +86,7 @@ class Board:
             thread.join(5)
 
     def newer_than(self, version: int) -> tuple[int, list[Row], list[str]]:
-        """The version now, the rows that changed since, and the uids of those that are gone."""
+        """Return the current version, the rows that changed since `version`, and the uids of removed rows."""
         with self._lock:
             if version == self.version:
                 return version, [], []
@@ -94,29 +94,29 @@ class Board:
             return self.version, rows, [uid for uid, at in self.gone.items() if at > version]
 
     def row_of(self, workspace_id: str) -> Row | None:
-        """The row of one workspace, if it is live."""
+        """Return the row of one workspace, if it is live."""
         with self._lock:
             return self.rows.get(self._uids.get(workspace_id, ""))
 
     def rows_of(self, task: str) -> list[Row]:
-        """The rows of the live workspaces of one task."""
+        """Return the rows of the live workspaces of one task."""
         with self._lock:
             return sorted((self.rows[uid] for uid in self._tasks.get(task, ())), key=lambda row: str(row["id"]))
 
     def active_runs(self) -> list[Run]:
-        """The runs that have not ended."""
+        """Return the active runs."""
         with self._lock:
             return list(self._runs.values())
 
     def per_minute(self, kind: str) -> dict[int, int]:
-        """How many events or runs there were in each minute of the last hour."""
+        """Return the number of events or runs in each minute of the last hour."""
         now = int(time.time() // 60)
         return {minute: self._minutes[kind].get(minute, 0) for minute in range(now - MINUTES + 1, now + 1)}
 
     # -- following -----------------------------------------------------------------------------------------------------
 
     def _read_past(self) -> int:
-        """What happened in the last hour; gives the last position."""
+        """Read the events of the last hour; return the last position."""
         head = self._workspaces.last_position()
         since = time.time() - MINUTES * 60
         for event in self._workspaces.events(after=max(0, head - 20_000)):
@@ -135,7 +135,7 @@ class Board:
                 for event in self._workspaces.follow(after=head, until=self._stop.is_set):
                     head = event.position
                     self._note(event)
-            except Exception as error:  # the log is busy or away for a moment: go on from where we were
+            except Exception as error:  # the log is temporarily busy or unavailable: continue from the last position
                 note("board", error=error)
                 self._stop.wait(1)
 
@@ -198,7 +198,7 @@ class Board:
             self._survive(self._look_at_runs)
 
     def _survive(self, work: Callable[..., None], *words: str) -> bool:
-        """Do one piece of work of a thread; False if it failed, which is noted and does not end the thread."""
+        """Do one piece of work of a thread; return False if it failed, which is logged and does not end the thread."""
         try:
             work(*words)
         except Exception as error:
@@ -243,9 +243,9 @@ class Board:
             row = self.row_of(run.workspace_id)
             if row and now != before:
                 self._put({"uid": row["uid"], "doing": printable(now.line)[:200]})
-                with self._lock:  # whoever prints may have changed something too, which no event says
+                with self._lock:  # a run that prints may also have changed files, which no event records
                     self._due.setdefault(run.workspace_id, self._rested.get(run.workspace_id, 0.0))
-        for run_id in self._glances.keys() - self._runs.keys():  # ended while we looked
+        for run_id in self._glances.keys() - self._runs.keys():  # ended during this refresh
             self._glances.pop(run_id, None)
 
     # -- measuring -----------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class Board:
             used = self._workspaces.usage_of(workspace_id)
             changed = len(self._workspaces.status(workspace_id))
         except WorksteadError:
-            return  # it is gone, or away for a moment; the next event asks again
+            return  # removed, or temporarily unavailable; the next event schedules it again
         ended = time.monotonic()
         self._rested[workspace_id] = ended + max(_REST_SECONDS, 10 * (ended - began))
         self._put({"uid": row["uid"], "changed": changed, "size": used.bytes, "shared": used.shared_bytes})
@@ -289,11 +289,11 @@ class Board:
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def _put(self, part: Row) -> None:
-        """Renew a row, or the part of it that is given."""
+        """Update a row, or the given part of it."""
         with self._lock:
             known = self.rows.get(part["uid"])
             if known is None and "id" not in part:
-                return  # it went while it was looked at
+                return  # removed while it was being read
             row = {**(known or _BLANK), **part}
             if not row["run"]:
                 row["doing"] = ""
@@ -305,7 +305,7 @@ class Board:
                 self._add(row)
 
     def _add(self, row: Row) -> None:
-        self.gone.pop(row["uid"], None)  # it was taken back
+        self.gone.pop(row["uid"], None)  # the removal was undone
         self._uids[row["id"]] = row["uid"]
         members = self._tasks.setdefault(row["task"], set())
         members.add(row["uid"])
@@ -332,7 +332,7 @@ class Board:
                 del self._tasks[row["task"]]
 
     def _flag(self, uids: set[str], *, several: bool) -> None:
-        """Say of workspaces whether their task has others to compare them with."""
+        """Set whether the workspaces' task has others to compare them with."""
         for uid in uids:
             self.rows[uid] = {**self.rows[uid], "several": several, "version": self.version}
 

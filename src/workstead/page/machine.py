@@ -1,4 +1,4 @@
-"""The machine and the house: what takes space, what was done and can be taken back, what works here."""
+"""The machine and the home: disk usage, operations that can be undone, and capabilities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def show(site: Site) -> None:
-    """The page of the machine."""
+    """Show the page of the machine."""
     with frame(site, "/machine", wide=False):
         ui.label("Machine").classes("text-xl font-bold").props('role="heading" aria-level="1"')
         box = ui.column().classes("w-full gap-4 mt-3")

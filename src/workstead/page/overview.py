@@ -1,4 +1,4 @@
-"""Every desk at a glance: what it is, what it does, what it holds. Live."""
+"""Live overview of all workspaces: source, activity and content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TICK_SECONDS = 0.5
 _CHART_SECONDS = 5
 _MOST_BARS = 15
 
-# Cells show text as text: a name or an output line with markup in it stays what it is.
+# Cells show text as text: markup in a name or an output line is not interpreted.
 _LINK = """p => { const a = document.createElement('a'); a.textContent = p.value; a.href = p.data.href;
     if (!p.data.pinned) return a;
     const box = document.createElement('span'), mark = document.createElement('span');
@@ -51,7 +51,7 @@ _COLUMNS: list[dict[str, Any]] = [
 
 
 def show(site: Site) -> None:
-    """The overview."""
+    """Show the overview."""
     version, rows, _ = site.board.newer_than(-1)
     with frame(site, "/"):
         with ui.row().classes("w-full items-center gap-3"):
@@ -61,7 +61,7 @@ def show(site: Site) -> None:
             ui.space()
             ui.button("New desk", icon="add", on_click=lambda: create.ask(site)).props("no-caps unelevated")
         empty = _Empty(site)
-        # Height and visibility belong to the box: a grid whose own element changes is built anew from its first rows.
+        # Height and visibility are set on the wrapper: a grid whose own element changes is rebuilt from its first rows.
         with ui.element("div").classes("w-full mt-3").style(_height(len(rows))) as box:
             grid = _grid(rows)
         box.bind_visibility_from(empty.box, "visible", backward=lambda visible: not visible)
@@ -79,7 +79,7 @@ _FILTERS: dict[str, Any] = {
 
 
 class _Empty:
-    """What somebody sees who has no desk yet: how to get one."""
+    """The instructions shown to a user without workspaces."""
 
     def __init__(self, site: Site) -> None:
         with ui.column().classes("panel w-full items-start mt-4") as self.box:
@@ -123,8 +123,8 @@ def _shown(row: Row) -> Row:
 
 
 def _keep_live(board: Board, grid: ui.aggrid, box: ui.element, empty: _Empty, version: int, known: set[str]) -> None:
-    """Send what changed since the version that is shown, and nothing else, from when on the browser has the grid: what
-    is sent before is lost, and a machine that is busy takes seconds to load it."""
+    """Send only the changes since the shown version, after the browser has created the grid: earlier messages are lost,
+    and a busy machine takes seconds to load it."""
     has_grid = False
 
     async def renew() -> None:

@@ -1,4 +1,4 @@
-"""A unified diff as HTML. Every text in it is escaped here: the agent chose it."""
+"""Render a unified diff as HTML. All text is escaped here, because the agent wrote it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ class Line(Value):
 
 
 def parse(text: str, *, headers: bool = False) -> list[Line]:
-    """The lines of a patch; with `headers` also those outside of hunks, so that no line of the text is missing."""
+    """Return the lines of a patch; with `headers` also those outside of hunks, so that no line of the text is
+    missing."""
     found: list[Line] = []
     old = new = old_left = new_left = 0
     for raw in text.split("\n")[: -1 if text.endswith("\n") else None]:
@@ -55,7 +56,7 @@ def parse(text: str, *, headers: bool = False) -> list[Line]:
 
 
 def split(lines: Sequence[Line]) -> list[list[Line]]:
-    """The lines of each hunk."""
+    """Return the lines of each hunk."""
     found: list[list[Line]] = []
     for line in lines:
         if line.kind == "hunk" or not found:
@@ -65,7 +66,7 @@ def split(lines: Sequence[Line]) -> list[list[Line]]:
 
 
 def unified(lines: Sequence[Line]) -> str:
-    """One column, as in a terminal."""
+    """Render one column, as in a terminal."""
     rows = []
     for line in lines:
         if line.kind in ("hunk", "note"):
@@ -80,7 +81,7 @@ def unified(lines: Sequence[Line]) -> str:
 
 
 def side_by_side(lines: Sequence[Line]) -> str:
-    """Two columns: what was removed stands beside what was added in its place."""
+    """Render two columns: removed lines beside the added lines that replace them."""
     rows = []
     removed: list[Line] = []
     added: list[Line] = []
@@ -116,6 +117,6 @@ def _half(line: Line | None, kind: str, *, is_old: bool = False) -> str:
 
 
 def _safe(text: str) -> str:
-    # Marks that turn the direction of writing could make a line read as another one: they are shown as what they are.
+    # Bidirectional marks could make a line read as another one: show them escaped.
     shown = "".join(char if char == "\t" else printable(char) for char in text) if not text.isprintable() else text
     return escape(shown)

@@ -1,4 +1,4 @@
-"""Start a race: several new desks of one origin try the same, and a check says which did best."""
+"""Start a race: several new workspaces of one source try the same task, and a check ranks them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def ask(desk: WorkspaceView) -> None:
-    """Ask what is to be tried, and go where it can be watched."""
+    """Ask for the task, start the race, and open its comparison."""
     workspace = await attempt(desk.verbs.get, desk.id)
     if workspace is None:
         return
@@ -50,7 +50,7 @@ async def ask(desk: WorkspaceView) -> None:
 
 
 def _start(site: Site, source: str, command: list[str], options: dict[str, Any]) -> Race:
-    """Start it and give it as soon as it has begun: it goes on in a thread of its own, for as long as it takes."""
+    """Start the race and return it as soon as it has begun: it continues in a thread of its own."""
     told: SimpleQueue[Race | Exception] = SimpleQueue()
 
     def go() -> None:

@@ -1,4 +1,4 @@
-"""The runs of a desk: start one, watch what it prints, type into it."""
+"""The runs of a workspace: start one, follow its output, type into its terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SCREEN = {"convertEol": True, "scrollback": 10_000, "fontSize": 13}
 
 
 def show(desk: WorkspaceView) -> None:
-    """The runs of a desk."""
+    """Show the runs of a workspace."""
     _Runs(desk)
 
 
@@ -39,7 +39,7 @@ class _Runs:
         self.decoder = _decoder("replace")
         self.shown: list[str] = []
         self.conversation: Conversation | None = None
-        self.keys = b""  # typed, and not passed on yet
+        self.keys = b""  # typed, but not sent yet
         self.is_typing = False
         with ui.row().classes("w-full items-end gap-2"):
             self.command = ui.input("Command", placeholder="pytest -q").classes("grow mono")
@@ -118,27 +118,27 @@ class _Runs:
         await self._renew()
 
     async def _read(self) -> None:
-        """Show what is new, whoever the run belongs to. Only the timer calls it: no piece is shown twice."""
+        """Show new output of the selected run. Only the timer calls it, so that no piece is shown twice."""
         if not self.chosen or self.ended:
             return
         run_id, offset = self.chosen, self.offset
         try:
-            is_active = self.desk.verbs.get_run(run_id).is_active  # before reading: what came before its end is read
+            is_active = self.desk.verbs.get_run(run_id).is_active  # asked before reading, so that no output is missed
             found = await threads.io_bound(self._read_on, run_id, offset)
         except WorksteadError:
             return
         if found is None or run_id != self.chosen:
-            return  # the server is ending, or another one was chosen meanwhile
+            return  # the server is shutting down, or another run was selected meanwhile
         start, pieces, self.offset = found
         self.ended = not is_active and self.offset == offset
         if start > offset:
             left_out = f"[{size(start - offset)} are left out here: aw logs {run_id} prints all of it]"
             self.screen.write(f"\x1b[2m{left_out}\x1b[0m\n")
-        if pieces:  # as text: of bytes the screen takes no more than 128 KiB at once
+        if pieces:  # as text: the terminal component accepts no more than 128 KiB of bytes at once
             self.screen.write(self.decoder.decode(b"".join(data for _, _, data in pieces)))
 
     def _read_on(self, run_id: str, offset: int) -> tuple[int, Any, int]:
-        """Where we go on, which is near the end if there is much, and what is there."""
+        """Return the offset to continue from, near the end of a long output, and the pieces after it."""
         start = self.desk.verbs.find_tail(run_id, offset, max_bytes=_TAIL_BYTES)
         return start, *self.desk.verbs.read_output(run_id, start, max_bytes=2 * _TAIL_BYTES)
 
@@ -172,7 +172,7 @@ class _Runs:
             self.screen.run_terminal_method("focus")
 
     async def _typed(self, event: Any) -> None:
-        """Pass on what was typed, by one thread at a time: two would overtake each other."""
+        """Send the typed input, in one thread at a time: two could reorder it."""
         if self.conversation is None:
             return
         self.keys += event.data.encode()
@@ -202,6 +202,6 @@ class _Runs:
 
     def _let_go(self) -> None:
         conversation, self.conversation = self.conversation, None
-        self.keys = b""  # they were for this one
+        self.keys = b""  # they were typed for this run
         if conversation is not None:
             conversation.close()

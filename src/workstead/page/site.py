@@ -1,4 +1,4 @@
-"""The page put together: what its parts share, and where each of them is found."""
+"""The page's application: shared objects, and the routes of all pages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def mount(app: App) -> Site:
-    """Add the page to the server's application, behind its own doorkeeper."""
+    """Add the page to the server's application, behind its own authentication."""
     access = Access(lambda: app.front.workspaces.owner_token(), app.front.instance)
     app.has_page = True
     app.state.access = access
     app.include_router(links.router)
-    # The framework would keep browsers' storage in the directory that we were started in; we use none of it.
+    # The framework would store browser data in the working directory; we use none of it.
     os.environ.setdefault("NICEGUI_STORAGE_PATH", os.path.join(os.devnull, "nicegui"))
     from nicegui import app as pages
     from nicegui import ui
@@ -47,18 +47,18 @@ def mount(app: App) -> Site:
         show_welcome_message=False,
         favicon=_ICON,
         reconnect_timeout=30,
-        message_history_length=200,  # kept for each tab; one that missed more than this loads anew
+        message_history_length=200,  # for each tab; one that missed more messages reloads
         storage_secret=None,
     )
-    # The framework builds a page of its own for each address that does not exist, and keeps it: some 67 kB each.
+    # The framework builds and keeps a page for each unknown URL, some 67 kB each.
     pages.add_exception_handler(404, lambda *_: PlainTextResponse("There is nothing at this address.", 404))
-    app.router.routes[-1] = _Pages("/", app=pages)  # in place of the framework's own, which answers for every address
+    app.router.routes[-1] = _Pages("/", app=pages)  # replaces the framework's route, which answers for every path
     app.add_middleware(Doorkeeper, access=access)
     return site
 
 
 class _Pages(Mount):
-    """The page's part of all addresses: an unknown one of the API stays the API's to answer."""
+    """The page's paths: an unknown path of the API is left to the API."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return (Match.NONE, {}) if is_for_programs(scope["path"]) else super().matches(scope)

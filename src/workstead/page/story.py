@@ -1,7 +1,7 @@
-"""What happened to a desk: read once when a tab is opened, then kept up to date with what the log adds.
+"""The history of a workspace: read once when a tab is opened, then updated incrementally from the log.
 
-A desk that was worked at for weeks has thousands of runs; to read all of them again whenever one more line is printed
-would cost more each hour. So only what an event names is looked up again, and only the newest of each kind are kept.
+A workspace that was used for weeks has thousands of runs; reading all of them again for every new line of output would
+cost more each hour. So only records named by new events are read again, and only the newest of each kind are kept.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ T = TypeVar("T")
 
 
 class Story:
-    """The newest runs, states, operations and approvals of one workspace, the oldest of them first."""
+    """The newest runs, snapshots, operations and approvals of one workspace, oldest first."""
 
     def __init__(self, workspace_id: str, verbs: Local, board: Board) -> None:
         self.id = workspace_id
         self._verbs = verbs
         self._board = board
         self._lock = threading.Lock()
-        self._mark = -1  # of the last event that is known here
-        self._position = -1  # up to here the log was read
-        self.version = 0  # another one whenever something was learned
+        self._mark = -1  # of the last known event
+        self._position = -1  # the log was read up to here
+        self.version = 0  # increases with every update
         self.runs: dict[str, Run] = {}
         self.approvals: dict[str, Approval] = {}
         self.snapshots: list[Snapshot] = []
         self.operations: list[Operation] = []
 
     def renew(self) -> Story:
-        """Learn what is new; costs next to nothing when it is nothing."""
+        """Read new events; almost free if there are none."""
         with self._lock:
             mark = self._board.story_marks.get(self.id, 0)
             if mark != self._mark:
-                head = self._verbs.last_position()  # asked first: what comes while we read is read again
+                head = self._verbs.last_position()  # read first: events that arrive while we read are read again
                 if self._position < 0:
                     self._read_all()
                 else:
@@ -87,7 +87,7 @@ class Story:
             _forget_oldest(self.approvals)
 
     def _take_state(self, event: Event) -> None:
-        """Add a kept state, or leave one out: the event says all that is shown of it."""
+        """Add a snapshot, or remove one: the event contains everything that is shown."""
         said = event.event_data
         self.snapshots = [each for each in self.snapshots if each.id != said["snapshot_id"]]
         if event.event_type == "snapshot_taken":

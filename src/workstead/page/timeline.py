@@ -1,4 +1,4 @@
-"""What happened to a desk, on one axis: runs, states, what was given back, what was asked."""
+"""The timeline of a workspace: runs, snapshots, applies and approvals on one axis."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MOST_ENTRIES = 150  # in the list
 _MOST_DRAWN = 500  # in the chart
 _DRAW_SECONDS = 2
-_GOES_ON_SECONDS = 5  # between two looks at how long something goes on
+_GOES_ON_SECONDS = 5  # between two updates of running entries
 LANES = ("Runs", "States", "Given back", "Approvals")
 _BAR = """(params, api) => {
     const a = api.coord([api.value(0), api.value(2)]), b = api.coord([api.value(1), api.value(2)]);
@@ -32,27 +32,27 @@ _BAR = """(params, api) => {
 
 
 class Entry(Value):
-    """One thing that happened."""
+    """One entry of the timeline."""
 
-    key: str  # which one it is
+    key: str  # identifies the entry
     lane: int
     at: float
-    until: float | None  # None: it goes on
+    until: float | None  # None: still running
     title: str
-    state: str = ""  # the kept state that one can go back to
+    state: str = ""  # the snapshot that can be restored
     good: bool = True
-    url: str = ""  # where it is shown
+    url: str = ""  # of its page
 
 
 def show(desk: WorkspaceView) -> None:
-    """The timeline of a desk."""
+    """Show the timeline of a workspace."""
     _Timeline(desk)
 
 
 class _Timeline:
     def __init__(self, desk: WorkspaceView) -> None:
         self.desk = desk
-        self.version = 0  # of the story that is shown
+        self.version = 0  # of the shown story
         self.drawn_at, self.is_old = 0.0, False
         self.entries: list[Entry] = []
         self.lines: dict[Entry, ui.row] = {}
@@ -76,7 +76,7 @@ class _Timeline:
                 self._draw()
 
     def _keep_drawn(self) -> None:
-        """Draw what is new, and now and then what goes on; not as often as something happens."""
+        """Draw new entries, and running ones at intervals; less often than events arrive."""
         goes_on = any(entry.until is None for entry in self.entries)
         if self.desk.tab == "Timeline" and (
             self.is_old or (goes_on and time.time() - self.drawn_at > _GOES_ON_SECONDS)
@@ -90,7 +90,7 @@ class _Timeline:
         self.chart.update()
 
     def _list(self) -> None:
-        """The newest first. What is there already stays: who reads or is about to press a button is not disturbed."""
+        """Show the newest first. Existing rows stay, so that a user who reads or is about to click is not disturbed."""
         wanted = self.entries[::-1][:_MOST_ENTRIES]
         for entry in self.lines.keys() - set(wanted):
             self.lines.pop(entry).delete()
@@ -145,7 +145,7 @@ def _drawn(entries: list[Entry]) -> dict[str, Any]:
         "tooltip": {":formatter": "p => p.name.replace(/[&<>]/g, c => ({'&': '&amp;', '<': '&lt;', '>': '&gt;'}[c]))"},
         "animation": False,
         "series": [
-            # As JSON: the framework would look into every value of a list, and again for each that comes.
+            # As JSON: the framework would inspect every value of a list, and again for each new one.
             {"type": "custom", ":renderItem": _BAR, "encode": {"x": [0, 1], "y": 2}, ":data": json.dumps(bars)},
             {"type": "scatter", "symbolSize": 11, "color": "#5b87ad", ":data": json.dumps(points)},
         ],

@@ -17,19 +17,19 @@ class WorkspaceView:
 
     def __init__(self, site: Site, workspace_id: str, *, first_run: str = "") -> None:
         self.site = site
-        self.first_run = first_run  # whose output is shown first, if not the last one's
+        self.first_run = first_run  # the run whose output is shown first; default: the last one
         self.id = workspace_id
         self.verbs = site.workspaces
         self.story = Story(workspace_id, self.verbs, site.board)
         self._renewers: dict[str, Callable[[], Awaitable[None]]] = {}
         self._waiting: dict[str, Callable[[], Awaitable[None]]] = {}
-        self.tab = ""  # the one that is looked at
-        self.outdated: set[str] = set()  # tabs that show less than what happened
+        self.tab = ""  # the selected panel
+        self.outdated: set[str] = set()  # panels that miss recent events
 
     def on_open(
         self, tab: str, begin: Callable[[], Awaitable[None]], renew: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """What a tab does when it is first looked at, and afterwards when something has happened to the workspace."""
+        """Register a panel's handlers: for its first opening, and for later events of the workspace."""
         self._waiting[tab] = begin
         self._renewers[tab] = renew or begin
 
@@ -43,7 +43,7 @@ class WorkspaceView:
             await self.renew()
 
     async def renew(self) -> None:
-        """Renew the tab that is looked at; the others wait until they are."""
+        """Refresh the selected panel; the others are refreshed when they are selected."""
         self.outdated.discard(self.tab)
         if self.tab and self.tab not in self._waiting:
             await self._renewers[self.tab]()

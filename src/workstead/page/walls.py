@@ -1,4 +1,4 @@
-"""What held the last run, what the policy says, and how much of its quota the desk uses."""
+"""The sandbox of the last run, the policy, and the quota usage of a workspace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def show(desk: WorkspaceView) -> None:
-    """The walls of a desk."""
+    """Show the sandbox, policy and quota of a workspace."""
     box = ui.column().classes("w-full gap-4")
 
     async def renew() -> None:

@@ -1,4 +1,4 @@
-"""One desk: its files, what changed, what runs, what happened, and what one can do about it."""
+"""The page of one workspace: files, changes, runs, history and actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABS = ("Files", "Changes", "Runs", "Timeline", "Walls")
 
 
 def page(site: Site) -> Callable[..., Any]:
-    """The page of a workspace, for the framework to call."""
+    """Return the page function of a workspace for the framework."""
 
     def show(task: str, agent: str, tab: str = "Changes", run: str = "") -> None:
         WorkspacePage(site, f"{task}/{agent}", first_run=run).show(tab if tab in TABS else "Changes")
@@ -69,7 +69,7 @@ class WorkspacePage(WorkspaceView):
         ui.timer(0.5, lambda: self._tick(head))
 
     async def _tick(self, head: Callable[[], None]) -> None:
-        """Renew what is shown if anything happened to this workspace since."""
+        """Refresh the page if the workspace had an event since."""
         row = self.site.board.row_of(self.id)
         mark = (row["version"] if row else -1, self.site.board.marks.get(self.id, 0))
         began = time.monotonic()
@@ -80,7 +80,7 @@ class WorkspacePage(WorkspaceView):
         head()
         await self.renew()
         ended = time.monotonic()
-        self._rested = ended + 3 * (ended - began)  # a large desk that is busy does not keep the machine busy
+        self._rested = ended + 3 * (ended - began)  # so that a large and busy workspace does not keep the machine busy
 
 
 def _absent(error: WorksteadError) -> None:

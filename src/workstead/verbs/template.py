@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from workstead.core import lookup
 from workstead.core.building import materialise
@@ -49,8 +50,9 @@ def add_template(home: Home, name: str, *, folder: str | None = None, workspace_
         except OSError as error:
             raise from_os(error, f"template {name}") from error
         finally:
-            if os.path.lexists(aside):
-                remove_tree(aside)
+            with suppress(OSError):  # the next `add_template` or `repair` removes it
+                if os.path.lexists(aside):
+                    remove_tree(aside)
         sync_trees(home.path)
     return Template(name=name, path=final)
 

@@ -41,7 +41,7 @@ def keep(home: str, events: Iterable[Event]) -> list[str]:
     """Record events that were appended to the log; return the uids that have no record yet, for `replace`.
 
     A workspace of an older version has none, and neither has one whose creation another process began. On a write error
-    the record is left to the next repair.
+    the record is removed.
     """
     lines: dict[str, list[bytes]] = {}
     started = set()
@@ -66,8 +66,10 @@ def keep(home: str, events: Iterable[Event]) -> list[str]:
         if uid not in started and not os.path.lexists(path):
             missing.append(uid)
             continue
-        with suppress(OSError):
+        try:
             _append(path, b"".join(own))
+        except OSError:  # no record is better than half of one: the next event writes it whole
+            forget(home, uid)
     return missing
 
 

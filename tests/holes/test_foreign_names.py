@@ -60,3 +60,9 @@ def test_a_directory_that_is_swapped_while_a_pattern_is_matched_leads_nowhere(tm
         is_over.set()
         swapper.join()
         os.close(top)
+
+
+def test_a_pattern_with_a_nul_byte_names_no_file(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    assert expand(str(tmp_path), "a\0b") == []
+    assert expand(str(tmp_path), "a") == ["a"]

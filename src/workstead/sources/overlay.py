@@ -197,7 +197,7 @@ def _matches(top: int, directory: str, part: str) -> list[str]:
             return [name for name in os.listdir(f"/proc/self/fd/{folder}") if fnmatchcase(name, part)]
         os.stat(part, dir_fd=folder, follow_symlinks=False)
         return [part]
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a pattern with a NUL byte, which names no file
         return []
     finally:
         os.close(folder)

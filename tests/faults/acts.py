@@ -77,6 +77,7 @@ class Scene:
             {"snapshot t/plain good": {"work/a.txt": "a\n", "work/d/b.txt": "b\n"}},
             state("t/gone", "trash"),
             state("t/view", "ready"),
+            work("t/view", "work/sub/b.txt", FILES["sub/b.txt"]),
             state("t/git", "ready"),
             *(work(id, f"work/{path}", text) for id in ("t/view", "t/git") for path, text in CHANGED.items()),
             *(origin(f"{top}/{path}", text) for top in (self.folder, self.repository) for path, text in FILES.items()),
@@ -175,7 +176,10 @@ class Scene:
             "undo destroy": Act(lambda it: it.undo(), back, (lambda it: it.destroy("t/plain", force=True), trashed)),
             "destroy a view": Act(
                 lambda it: it.destroy("t/view", force=True),
-                join(state("t/view", "trash"), *(work("t/view", f"work/{each}", None) for each in CHANGED)),
+                join(
+                    state("t/view", "trash"),
+                    *(work("t/view", f"work/{each}", None) for each in (*CHANGED, "sub/b.txt")),
+                ),
             ),
             "trash restore": Act(lambda it: it.restore_trashed("t/gone"), gone_back),
             "sweep": Act(lambda it: it.sweep(everything=True), state("t/gone", None)),

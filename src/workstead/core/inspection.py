@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MISSING = "is missing"
 BEHIND = "lacks events of the log"
+UNFINISHED = "was not written to its end"
 EXPECTED = (MISSING, BEHIND)  # of an older version; of a process that was killed or had no space between two writes
 _MOMENT_SECONDS = 0.2
 SNAPSHOTS = "snapshots"  # the part that reports incomplete snapshots
@@ -125,13 +126,15 @@ def _compare_records(home: Home) -> dict[str, str]:
     for workspace in _workspaces(home):
         if workspace.state == "creating":  # its record is written when creation is complete
             continue
-        events, damaged = records.read(home.path, workspace.uid)
-        if damaged:
+        events, damaged, is_unfinished = records.read(home.path, workspace.uid)
+        if is_unfinished:
+            found[workspace.uid] = UNFINISHED
+        elif damaged:
             found[workspace.uid] = f"has {damaged} damaged lines"
         elif not events and not os.path.lexists(f"{records.directory_of(home.path)}/{workspace.uid}"):
             found[workspace.uid] = MISSING
         elif (recorded := [(each["position"], each["event_type"]) for each in events]) != wanted.get(workspace.uid, []):
-            is_behind = recorded and set(recorded) <= set(wanted.get(workspace.uid, []))
+            is_behind = set(recorded) <= set(wanted.get(workspace.uid, []))
             found[workspace.uid] = BEHIND if is_behind else "differs from the log"
     return found
 

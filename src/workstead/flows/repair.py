@@ -93,7 +93,7 @@ def _finish_deleting(home: Home) -> list[Finding]:
 
 def _mend_records(home: Home) -> list[Finding]:
     """Rewrite the record beside the log of each workspace whose record differs from the log."""
-    from workstead.core.inspection import EXPECTED, compare_records
+    from workstead.core.inspection import EXPECTED, UNFINISHED, compare_records
     from workstead.system.files import records
 
     if home.settings.store.url:
@@ -105,11 +105,11 @@ def _mend_records(home: Home) -> list[Finding]:
             kept.get(str(event.event_data["uid"]), []).append(event)
         for uid, events in kept.items():
             records.replace(home.path, uid, events)
-    # A record that is missing or behind is expected after an upgrade or a crash, so it is not reported.
+    # A record that is missing, behind or cut off is expected after an upgrade or a power cut, so it is not reported.
     return [
         Finding(what=f"the record of {uid} {problem}", done="written anew from the log")
         for uid, problem in wrong.items()
-        if problem not in EXPECTED
+        if problem not in (*EXPECTED, UNFINISHED)
     ]
 
 

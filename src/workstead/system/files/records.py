@@ -18,7 +18,7 @@ from workstead.system.files.sealed import seal, unseal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from typing import Any
 
     from workstead.model.event import Event
@@ -94,22 +94,20 @@ def uids(home: str) -> list[str]:
         return []
 
 
-def read(home: str, uid: str) -> tuple[list[dict[str, Any]], int]:
-    """Return the recorded events of a workspace, and the number of damaged lines."""
+def read(home: str, uid: str) -> tuple[list[dict[str, Any]], int, bool]:
+    """Return the recorded events of a workspace, the number of damaged lines, and whether only the end is damaged.
+
+    A power cut leaves a record empty, or with a last line that is half written.
+    """
     try:
         with open(f"{directory_of(home)}/{uid}", "rb") as file:
             lines = file.read().splitlines(keepends=True)
     except FileNotFoundError:
-        return [], 0
-    found = list(_events(lines))
-    return found, len(lines) - len(found)
-
-
-def _events(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    for line in lines:
-        text = unseal(line)
-        if text is not None:
-            yield json.loads(text)
+        return [], 0, False
+    texts = [unseal(line) for line in lines]
+    damaged = texts.count(None)
+    is_unfinished = not lines or (damaged == 1 and texts[-1] is None)
+    return [json.loads(text) for text in texts if text is not None], damaged, is_unfinished
 
 
 def _line(event: Event) -> bytes:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from desks import Desk, describe
@@ -18,6 +20,7 @@ from workstead.snapshots import packs
 from workstead.snapshots.gc import collect, stack_keys, verify
 from workstead.snapshots.objects import Store
 from workstead.snapshots.take import take
+from workstead.system.files import wal_mode
 
 
 @pytest.fixture
@@ -278,3 +281,23 @@ def test_the_layers_that_snapshots_lie_on_can_be_asked_for(overlay_desk: Desk) -
     overlay_desk.write("x", "x")
     taken = overlay_desk.take()
     assert stack_keys(overlay_desk.store, [taken.root, overlay_desk.base, "empty"]) == {"desk-0"}
+
+
+def test_an_index_that_another_process_is_making_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite does not wait when it switches a file to write-ahead logging: without our wait it was opened to read."""
+    store = Store(str(tmp_path / "store"))
+    (tmp_path / "store").mkdir()
+    other = sqlite3.connect(tmp_path / "store" / "index.db", isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE t (a)")
+    other.execute("BEGIN IMMEDIATE")
+    waits = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        other.close()
+
+    monkeypatch.setattr(wal_mode, "time", SimpleNamespace(monotonic=time.monotonic, sleep=wait))
+    with store.transaction() as index:
+        index.execute("INSERT INTO packs (name, bytes) VALUES ('a', 1)")
+    assert len(waits) == 1
+    store.close()

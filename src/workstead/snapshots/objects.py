@@ -27,6 +27,7 @@ from workstead.snapshots import packs
 from workstead.system.files import format_version, reserve
 from workstead.system.files.durable import make_folders, sync_file
 from workstead.system.files.pool import identify
+from workstead.system.files.wal_mode import use_wal
 from workstead.system.kernel.locks import Held, take
 
 TYPE_CHECKING = False
@@ -256,7 +257,7 @@ class Store:
         )
         try:
             # NORMAL: a power cut may take the last rows, never the file; `refresh` finds their packs again.
-            connection.execute("PRAGMA journal_mode=WAL")
+            use_wal(connection, _BUSY_SECONDS)
             connection.execute("PRAGMA synchronous=NORMAL")
             if connection.execute("PRAGMA user_version").fetchone()[0] != 1:
                 connection.execute("BEGIN IMMEDIATE")
@@ -386,6 +387,8 @@ class Store:
         """Change the index as a whole or not at all."""
         from _sqlite3 import DatabaseError
 
+        if self._is_read_only:  # the disk may have space again
+            self._disconnect()
         index = self.index()
         try:
             with self._pool.turn_to_write(_BUSY_SECONDS) if self._pool is not None else nullcontext():

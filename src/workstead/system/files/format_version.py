@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from workstead.system.files.durable import replace_file
+import os
+
+from workstead.system.files.durable import sync_file, sync_names
 from workstead.system.files.sealed import seal, unseal
 
 NAME = "format"
@@ -19,5 +21,13 @@ def read(directory: str) -> int:
 
 
 def write(directory: str, version: int) -> None:
-    """Write the format version."""
-    replace_file(f"{directory}/{NAME}", seal(b"%d" % version))
+    """Write the format version, in place: processes that make a home at the same time write the same bytes."""
+    line = seal(b"%d" % version)
+    descriptor = os.open(f"{directory}/{NAME}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.pwrite(descriptor, line, 0)
+        os.ftruncate(descriptor, len(line))
+        sync_file(descriptor)
+    finally:
+        os.close(descriptor)
+    sync_names(directory)

@@ -217,3 +217,19 @@ def test_a_change_in_the_origin_is_seen(yard: Yard) -> None:
     with pytest.raises(FolderNotFound):
         overlay.changed_since(again.filled)
     os.rename(f"{origin}.gone", origin)
+
+
+def test_a_change_below_a_path_that_is_longer_than_the_kernel_takes_is_found(yard: Yard) -> None:
+    folder = yard.folder()
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(30):
+        os.mkdir("d" * 200, dir_fd=here)
+        below = os.open("d" * 200, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    made = yard.create(f"overlay:{folder}")
+    time.sleep(0.02)  # time stamps of a file system are a few milliseconds coarse
+    os.close(os.open("new", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+    deep = "/".join(["d" * 200] * 30)
+    assert overlay.changed_since(made.filled) == [deep, f"{deep}/new"]

@@ -18,12 +18,13 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import suppress
-from errno import ELOOP
 
 from workstead.errors import InvalidConfig, NotAFile, NotARepository, PermissionDenied, QuotaExceeded, WorksteadError
 from workstead.model.source import Filled
 from workstead.sources.folder import check_folder
 from workstead.system.files import foreign
+from workstead.system.files.root import Root
+from workstead.system.files.walk import NO_LIMITS, Walk
 from workstead.system.git import repository
 from workstead.system.git.runner import Git
 from workstead.system.overlay import layers, mounter, stack
@@ -273,32 +274,19 @@ def changed_since(filled: Filled, limit: int = 100) -> list[str]:
     A directory is listed if an entry was added to it or removed from it, the folder itself as `.`.
     """
     top, since = check_folder(filled.origin["path"]), filled.origin["since_ns"]
-    left_out = set(filled.origin.get("left_out", ()))
+    left_out = {".git", *filled.origin.get("left_out", ())}
     changed = ["."] if os.stat(top).st_mtime_ns > since else []
-    pending = [""]
-    while pending and len(changed) < limit:
-        directory = pending.pop()
-        for name, status in _entries(top, directory):
-            if name == ".git" or name in left_out:
-                continue
-            if max(status.st_mtime_ns, status.st_ctime_ns) > since:
-                changed.append(name)
-            if stat.S_ISDIR(status.st_mode):
-                pending.append(name)
-    return sorted(changed)[:limit]
-
-
-def _entries(top: str, directory: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the entries of a directory that its user may be changing meanwhile, even by replacing it with a link."""
-    try:
-        with foreign.hold_directory(f"{top}/{directory}") as folder, os.scandir(f"/proc/self/fd/{folder}") as entries:
-            for entry in entries:
-                try:
-                    yield f"{directory}/{entry.name}".lstrip("/"), entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
+    with Root.open(top) as root, Walk(root, ".", NO_LIMITS) as walk:
+        for visit in walk:
+            prefix = visit.prefix()
+            for entry in visit.entries or ():
+                if prefix + entry.name in left_out:
                     continue
-    except (FileNotFoundError, PermissionError, NotADirectoryError):
-        return
-    except OSError as error:
-        if error.errno != ELOOP:
-            raise
+                with suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    if max(status.st_mtime_ns, status.st_ctime_ns) > since:
+                        changed.append(prefix + entry.name)
+            visit.subdirectories = [name for name in visit.subdirectories if prefix + name not in left_out]
+            if len(changed) >= limit:
+                break
+    return sorted(changed)[:limit]

@@ -76,8 +76,8 @@ def a_home(retention: int | None) -> Iterator[tuple[Local, Clock, str]]:
     try:
         with ExitStack() as patches:
             patches.enter_context(mock.patch("workstead.store.log._timestamp", clock.timestamp))
-            for module in ("sweep", "retention", "idle"):
-                patches.enter_context(mock.patch(f"workstead.verbs.{module}.time", clock))
+            for module in ("flows.sweep", "core.retention", "core.idle"):
+                patches.enter_context(mock.patch(f"workstead.{module}.time", clock))
             with workstead.open(f"{top}/home", settings=chosen) as workspaces:
                 yield workspaces, clock, f"{top}/home"
     finally:

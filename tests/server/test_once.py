@@ -106,7 +106,7 @@ def test_a_creation_that_was_rolled_back_is_done_by_its_repeat(
     from workstead.verbs import create
 
     with monkeypatch.context() as patch:
-        patch.setattr(create, "_build", _die)
+        patch.setattr(create, "build", _die)
         assert _keyed(wire, "/api/workspaces", {"id": "t/a"}, "k").status == 500
     assert [event.event_type for event in workspaces.events(task="t")][:1] == ["workspace_creating"]
     again = _keyed(wire, "/api/workspaces", {"id": "t/a"}, "k")

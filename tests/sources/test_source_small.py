@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -119,13 +120,17 @@ def test_a_template_that_was_put_there_by_hand_or_changed_since_is_copied(yard: 
     assert as_agent(by_hand, "cat file; echo mine > file") == "one"
 
 
-def test_what_an_agent_wrote_in_a_template_s_repository_names_no_directory_of_the_host(yard: Yard) -> None:
+def test_what_an_agent_wrote_in_a_template_s_repository_names_no_directory_of_the_host(
+    yard: Yard, tmp_path: Path
+) -> None:
     """A workspace becomes a template with the `.git` that its agent left; only the record says what it may borrow."""
     need_root()
+    keys = tmp_path / "keys"
+    keys.mkdir()
     tree = f"{yard.templates}/trap"
     os.makedirs(f"{tree}/.git/objects/info")
     with open(f"{tree}/.git/objects/info/alternates", "w") as file:
-        file.write("/root/.ssh\n")
+        file.write(f"{keys}\n")
     mark_made(yard.cache, "trap", tree, ["/srv/mirror/objects"])
     assert yard.create("template:trap").filled.origin["borrows"] == ["/srv/mirror/objects"]
-    assert alternates_of(f"{tree}/.git/objects") == ["/root/.ssh"]  # what reading the tree would have said
+    assert alternates_of(f"{tree}/.git/objects") == [str(keys)]  # what reading the tree would have said

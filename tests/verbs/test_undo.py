@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +25,8 @@ from workstead.errors import (
 from workstead.local import Local
 from workstead.model.operation import Operation
 from workstead.settings import Settings
+
+METADATA = ("task_spec.json", "workspace_config.json", "context.json", "run.json")
 
 
 def newest(workspaces: Local) -> Operation:
@@ -236,13 +240,17 @@ def test_the_last_of_several_that_had_the_id_comes_back(workspaces: Local) -> No
     assert workspaces.restore_trashed(uids[0]).uid == uids[0]
 
 
+def _without_metadata(files: dict[str, Any]) -> dict[str, Any]:
+    return {path: entry for path, entry in files.items() if not path.startswith(".aw/")}
+
+
 def test_it_may_come_back_under_another_id(workspaces: Local, a_trashed_workspace: str, home_path: str) -> None:
     files = tree_of(workspaces.trash()[0].trash_path)
     new = workspaces.create(id=a_trashed_workspace)
     back = workspaces.restore_trashed(a_trashed_workspace, new_id="other/place")
     assert (back.id, back.task_id, back.agent_id) == ("other/place", "other", "place")
     assert back.path == f"{home_path}/workspaces/other/place"
-    assert tree_of(back.path) == files
+    assert _without_metadata(tree_of(back.path)) == _without_metadata(files)
     assert workspaces.get(a_trashed_workspace) == new
     assert [workspace.id for workspace in workspaces.list("other")] == ["other/place"]
     workspaces.destroy("other/place")
@@ -312,3 +320,16 @@ def test_a_full_disk_keeps_nobody_from_deleting(tmp_path: Path, settings: Settin
         assert workspaces.stat_file(desk, "work/large").size == 1_000_000
         workspaces.delete_file(desk, "work/large", keep=False)
         assert workspaces.operations() == []
+
+
+def test_the_metadata_of_a_workspace_that_came_back_elsewhere_names_its_new_place(workspaces: Local) -> None:
+    workspaces.create(id="t/a", config={"context": {"workspace_path": "the user's own"}})
+    workspaces.destroy("t/a")
+    back = workspaces.restore_trashed("t/a", new_id="other/b")
+    texts = {name: json.loads(workspaces.read_text("other/b", f".aw/{name}")) for name in METADATA}
+    assert texts["workspace_config.json"]["workspace_path"] == back.path
+    assert texts["run.json"]["workspace_id"] == texts["context.json"]["workspace_id"] == "other/b"
+    assert texts["task_spec.json"]["task_id"] == "other"
+    assert texts["context.json"]["workspace_path"] == "the user's own"
+    assert list(workspaces.repair()) == []
+    workspaces.verify().check()

@@ -36,30 +36,33 @@ _CHANGES = ("file_written", "file_deleted", "file_moved", "directory_made", "run
 def mend_metadata(home: Home, workspace: Workspace) -> str:
     """Write damaged documents of `.aw/` again; return a description of the repair, "" if there was none."""
     metadata.remove_temporary(workspace.path, DOCUMENTS)
+    is_whole = metadata.digest_of(workspace.path, DOCUMENTS) == workspace.metadata_digest
     moved = [name for name in DOCUMENTS if _is_of_another_place(workspace, name)]
-    if not moved and metadata.digest_of(workspace.path, DOCUMENTS) == workspace.metadata_digest:
+    if is_whole and not moved:
         return ""
     damaged = [name for name in DOCUMENTS if metadata.read_document(workspace.path, name) is None]
     wanted = _documents(home, workspace)
     if "run.json" not in damaged and not _names_run(workspace, wanted["run.json"]["run_id"]):
         damaged.append("run.json")
-    damaged += [name for name in moved if name not in damaged]
-    if not damaged and all(_says(workspace, name, wanted[name]) for name in DOCUMENTS):
+    written = [*damaged, *(name for name in moved if name not in damaged)]
+    if not written and all(_says(workspace, name, wanted[name]) for name in DOCUMENTS):
         _record(home, workspace)  # it was damaged while a run wrote its own document, and is complete again
         return ""
-    if not damaged:
+    if not written:
         return f"nothing: somebody changed it; see {workspace.path}/.aw"
     was_link = os.path.islink(f"{workspace.path}/{metadata.DIRECTORY}/run.json")
     make_parts(workspace.path, [metadata.DIRECTORY], None, move_aside=True)
-    for name in damaged:
-        metadata.replace(workspace.path, name, wanted[name])
+    for name in written:
+        metadata.replace(workspace.path, name, wanted[name], sync=True)
     _record(home, workspace)
-    # Each run writes run.json without a sync, so a missing run.json of the last run is expected and not reported.
-    return f"written anew from the log: {', '.join(damaged)}" if damaged != ["run.json"] or was_link else ""
+    # Each run writes run.json without a sync, so a missing run.json of the last run is expected and not reported, and
+    # neither are intact documents that have the former path or id.
+    is_expected = is_whole or (written == ["run.json"] and not was_link)
+    return "" if is_expected else f"written anew from the log: {', '.join(written)}"
 
 
 def mend_place(home: Home, workspace: Workspace) -> None:
-    """Rewrite the documents of `.aw/` that have another path of the workspace: its home was moved meanwhile."""
+    """Rewrite the documents of `.aw/` if they have a former path or id of the workspace."""
     if any(_is_of_another_place(workspace, name) for name in DOCUMENTS):
         mend_metadata(home, workspace)
 
@@ -238,9 +241,11 @@ def _names_run(workspace: Workspace, run_id: str | None) -> bool:
 
 
 def _is_of_another_place(workspace: Workspace, name: str) -> bool:
-    """Return whether a document has the path of the workspace from before its home was moved or copied."""
+    """Return whether a document has a path or an id of the workspace from before it or its home was moved or copied."""
     import json
 
-    document = metadata.read_document(workspace.path, name)
-    said = json.loads(document) if document and b"workspace_path" in document else {}
-    return isinstance(said, dict) and said.get("workspace_path", workspace.path) != workspace.path
+    place = {"workspace_path": workspace.path, "workspace_id": workspace.id, "task_id": workspace.task_id}
+    config = parse_config(workspace.config)
+    given = {"task_spec.json": config.task_spec, "context.json": config.context}.get(name, {})  # keys of the user's
+    said = json.loads(metadata.read_document(workspace.path, name) or b"{}")
+    return any(key in said and said[key] != value and key not in given for key, value in place.items())

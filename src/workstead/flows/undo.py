@@ -227,7 +227,7 @@ def restore_from_trash(
                 raise
             raise from_os(error, f"workspace {workspace_id} could not be brought back") from error
         home.record(task, WorkspaceRestored(**names, **step))
-        if workspace.settled != "planned" and new_id is None:
+        if workspace.settled != "planned":
             mend_place(home, lookup.by_uid(home, workspace.uid))
     return lookup.get(home, workspace_id)
 

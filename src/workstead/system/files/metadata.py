@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from workstead.errors import WorksteadError
 from workstead.model.digest import sha256
-from workstead.system.files.durable import sync_file
+from workstead.system.files.durable import sync_file, sync_names
 from workstead.system.files.parts import open_part
 
 TYPE_CHECKING = False
@@ -39,16 +39,18 @@ def write_all(root: str, documents: Mapping[str, Mapping[str, object]], texts: M
     return digest.hexdigest()
 
 
-def replace(root: str, name: str, document: Mapping[str, object]) -> None:
+def replace(root: str, name: str, document: Mapping[str, object], *, sync: bool = False) -> None:
     """Replace one document atomically; raise PartReplaced if the directory is something else.
 
-    Not synced: after a power failure `repair` writes it again from the log.
+    Without `sync`, a power cut may lose it: `repair` writes it again from the log.
     """
     directory = open_part(root, DIRECTORY)
     fresh = f"{name}.{os.urandom(4).hex()}"
     try:
-        _write(fresh, _page(document), 0o444, directory)
+        _write(fresh, _page(document), 0o444, directory, sync=sync)
         os.rename(fresh, name, src_dir_fd=directory, dst_dir_fd=directory)
+        if sync:
+            sync_names(directory)
     finally:
         os.close(directory)
 

@@ -182,6 +182,14 @@ def test_config_show_lists_every_setting(aw: Aw) -> None:
     assert not os.path.exists(aw.home)
 
 
+def test_config_show_hides_the_password_of_a_database(aw: Aw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AW_STORE__URL", "postgresql://me:s3cret@127.0.0.1:1/db")
+    for words in (["config"], ["config", "show", "--origin"]):
+        shown = aw(*words).out + str(aw.ok(*words))
+        assert "s3cret" not in shown
+        assert "postgresql://me:" in shown
+
+
 def test_config_show_says_where_each_value_came_from(aw: Aw, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("aw.yaml").write_text("sandbox: {memory_mb: 1}\n")
     monkeypatch.setenv("AW_GIT__SHALLOW", "false")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 from workstead.cli.context import Command, add_ids, ids_of, size, style, table, to_json
@@ -121,6 +122,11 @@ def _config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--origin", action="store_true", help="also say where each value came from")
 
 
+def _without_password(value: object) -> object:
+    """Hide the password in an address of a database."""
+    return re.sub(r"(://[^/@:]*):[^/]*@", r"\1:…@", value) if isinstance(value, str) else value
+
+
 def _config(door: Door, args: argparse.Namespace) -> None:
     from workstead.settings import SECTIONS, TABLES
 
@@ -129,8 +135,8 @@ def _config(door: Door, args: argparse.Namespace) -> None:
     for section in SECTIONS:
         for key, value in getattr(settings, section).as_dict().items():
             origin = settings.origin(section, key)
-            shown = {"value": value, "origin": origin} if args.origin else value
-            document.setdefault(section, {})[key] = shown
+            shown = _without_password(value)
+            document.setdefault(section, {})[key] = {"value": shown, "origin": origin} if args.origin else shown
     for section in TABLES:
         for name, each in getattr(settings, section).items():
             row = {key: "…" if key == "secret" else value for key, value in each.as_dict().items()}

@@ -6,8 +6,8 @@ Rules:
 2. The stream's head (version and hash) and the views change in the transaction of the append, or not at all.
 3. Each event's hash covers the one before it in its stream and the stored bytes themselves: see `model/chain.py`.
    `verify` detects events that were changed, removed or inserted later.
-4. An append is durable when the call returns, unless it is an intent (`durable=False`): the sync of its fact makes both
-   durable, so a power cut loses an intent only if its fact was not recorded either.
+4. An append is durable when the call returns, unless the caller says `durable=False` (a read, the progress of a run):
+   then the next durable append syncs it too, and a power cut before that loses it.
 """
 
 from __future__ import annotations

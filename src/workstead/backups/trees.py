@@ -152,7 +152,12 @@ class _Walk:
         if status.st_dev != self._device:  # a mount point; the mount's own layers are backed up instead
             self._entries.append(_entry(path, "d", status, {}))
             return False
-        fd = self._folders.open(path)
+        try:
+            fd = self._folders.open(path)
+        except PermissionError as error:  # it is restored empty, with its mode
+            self._leave_out(path, error)
+            self._entries.append(_entry(path, "d", status, {}))
+            return False
         self._entries.append(_entry(path, "d", os.fstat(fd), _attributes(fd)))
         return True
 

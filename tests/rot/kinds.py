@@ -52,7 +52,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "lock of a cache": (r"cache/(checkouts/\w+/\w+|mirrors/\w+)/lock", "empty"),
     "pack of a mirror": (r"cache/mirrors/\w+/repo\.git/objects/pack/.+\.(pack|idx)", "deep"),
     "repository of a mirror": (r"cache/mirrors/\w+/(repo\.git/.+|fetched|trusted)", "heals"),
-    "mark of a template": (r"cache/templates/\w+", "heals"),
+    "mark of a template": (r"cache/templates/\w+", "found"),
     "template": (r"templates/.+", "deep"),
     "archive": (r"archives/.+", "deep"),
     "job of an apply": (r"applied/.+", "heals"),

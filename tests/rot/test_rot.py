@@ -28,9 +28,40 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "zeros": lambda data: data[: -len(data) // 4] + b"\0" * (len(data) - len(data[: -len(data) // 4])),
 }
 OTHER = "other/main"
-LOOKS = [["list"], ["show", "clone/main"], ["show", OTHER], ["diff", "clone/main"], ["snapshots", "clone/main"]]
+LOOKS = [
+    ["list"],
+    ["recent"],
+    ["show", "clone/main"],
+    ["show", OTHER],
+    ["diff", "clone/main"],
+    ["snapshots", "clone/main"],
+]
 SLOWLY = ("flip",)  # damages after which runs and restores are tried too
 MEMORY = Path("/dev/shm")
+FILES_OF_OTHER_DOORS = """
+import workstead
+from workstead.flows.background_verification import verify_if_due
+with workstead.open() as it:
+    verify_if_due(it._home, lambda: False)
+    it.create(id="short/main")
+    it.write_file("short/main", "work/own.txt", "only here")
+    it.snapshot("short/main")
+    it.destroy("short/main", force=True)
+    it.sweep(everything=True, uids=[each.uid for each in it.trash() if each.id == "short/main"])
+"""
+COUNTED_WRITE = """
+import workstead
+with workstead.open() as it:
+    it.write_file("clone/main", "work/counted.txt", "x")
+"""
+KILLED_WRITER = f"""
+import os, signal, workstead
+it = workstead.open()
+it.write_file("{OTHER}", "work/killed.txt", "x")
+it.pin("{OTHER}")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+WRITE_AHEAD = ("write-ahead log", "index of the write-ahead log")  # kinds that only a killed process leaves
 LOG_FILES = ("log.db", "log.db-wal", "log.db-shm", "log.db.head", "records")
 
 
@@ -75,7 +106,14 @@ class House:
             ["destroy", "gone/main"],
             ["sweep"],
             ["verify", "--deep"],
+            ["open", str(folder)],
         )
+        self.person.python(FILES_OF_OTHER_DOORS)
+
+    def leave_write_ahead_log(self) -> None:
+        """A process that is killed leaves one; the last that ends by itself removes it."""
+        self.person.do(self.person.python_program, "-B", "-c", KILLED_WRITER)
+        assert (self.person.home / "log.db-wal").stat().st_size
 
     def aw(self, *orders: list[str]) -> list[tuple[int, str]]:
         """The exit code and the output of each command; a traceback is never an answer."""
@@ -163,11 +201,19 @@ def _put_back(path: Path, before: bytes, how: str) -> None:
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("kind", [kind for kind, (_, promise) in KINDS.items() if promise != "log"])
 def test_rot_is_seen_and_stays_where_it_is(house: House, kind: str, how: str) -> None:
-    path = _sample(house, kind)
-    before = _damage(path, how) if path else None
-    if path is None or before is None:
-        return  # there is no such file with content in this home, or it is damaged by being empty
     promise = KINDS[kind][1]
+    if kind in WRITE_AHEAD:
+        house.leave_write_ahead_log()
+    elif kind == "quota count":  # a run and a restore invalidate it
+        house.person.python(COUNTED_WRITE)
+    path = _sample(house, kind)
+    if path is None:
+        assert promise in ("empty", "agent"), f"the home has no {kind}"
+        return
+    before = _damage(path, how)
+    if before is None:
+        assert promise in ("empty", "heals"), f"{path} is not changed by the damage"
+        return
     try:
         *_, (verified, _), (deep, _) = house.aw(*LOOKS, ["verify"], ["verify", "--deep"])
         if promise in ("found", "deep"):
@@ -190,15 +236,15 @@ def test_rot_is_seen_and_stays_where_it_is(house: House, kind: str, how: str) ->
 @pytest.mark.parametrize("kind", [kind for kind, (_, promise) in KINDS.items() if promise == "log"])
 def test_a_rotten_log_is_rebuilt(house: House, kind: str, how: str, tmp_path: Path) -> None:
     home = house.person.home
+    known = house.aw(["list"])[0][1]
+    if kind in WRITE_AHEAD:
+        house.leave_write_ahead_log()
     path = _sample(house, kind)
-    if path is None:
-        return
+    assert path
     saved = [name for name in LOG_FILES if (home / name).exists()]
     subprocess.run(["tar", "cf", f"{tmp_path}/log.tar", *saved], cwd=home, check=True)
-    known = house.aw(["list"])[0][1]
     try:
-        if _damage(path, how) is None:
-            return
+        assert _damage(path, how) is not None
         house.aw(*LOOKS)
         code, text = house.aw(["verify"])[0]
         if not code and how == "flip":

@@ -125,9 +125,11 @@ class _Used:
 
     def _borrowing_files(self, home: Home) -> Iterator[list[str]]:
         """Yield the borrowed object directories of our templates and of checkouts with submodules."""
-        from workstead.sources.template import borrows_of_made
+        from workstead.sources.template import borrows_of_made, is_mark_damaged
 
         for name in _names(f"{home.path}/templates"):
+            if is_mark_damaged(self._top, name):
+                self._unknown = 1
             yield borrows_of_made(self._top, name, home.template_path(name)) or []
         for path in _paths(home):
             for name in _names(path) if "/checkouts/" in path else ():

@@ -51,7 +51,8 @@ class Part(Value):
 
 def find_damage(home: Home) -> list[Damage]:
     """Check every small record except the log; a damaged one affects only its own workspace."""
-    return [*_head(home), *_stacks(home), *_state_stacks(home), *_metadata(home), *_records(home), *_others(home)]
+    checks = (_head, _stacks, _state_stacks, _metadata, _records, _template_marks, _others)
+    return [damage for check in checks for damage in check(home)]
 
 
 def _head(home: Home) -> Iterator[Damage]:
@@ -106,6 +107,19 @@ def _records(home: Home) -> Iterator[Damage]:
             affects=_ids(home, {uid}),
             remedy="aw repair writes it anew from the log",
         )
+
+
+def _template_marks(home: Home) -> Iterator[Damage]:
+    from workstead.sources.template import is_mark_damaged
+
+    for name in _names(f"{home.path}/templates"):
+        if is_mark_damaged(f"{home.path}/cache", name):
+            yield Damage(
+                what=f"{home.path}/cache/templates/{name} is damaged",
+                affects=[],
+                remedy=f"aw template remove {name} and aw template add {name} make it anew; until then its files are "
+                "copied, and no cached repository is deleted",
+            )
 
 
 def compare_records(home: Home) -> dict[str, str]:
@@ -218,11 +232,15 @@ def _checkouts(home: Home) -> Iterator[Part]:
 
 
 def _templates(home: Home) -> Iterator[Part]:
-    from workstead.sources.template import borrows_of_made
+    from workstead.sources.template import borrows_of_made, is_mark_damaged
 
+    cache = f"{home.path}/cache"
     for name in _names(f"{home.path}/templates"):
         path = home.template_path(name)
-        if not name.startswith(".") and borrows_of_made(f"{home.path}/cache", name, path) is not None:
+        if name.startswith("."):
+            continue
+        # With a damaged mark too: its digests must not be forgotten.
+        if is_mark_damaged(cache, name) or borrows_of_made(cache, name, path) is not None:
             yield _tree(home, f"template-{name}", path, f"aw template add {name} makes it anew")
 
 

@@ -14,6 +14,7 @@ import os
 from workstead.errors import TemplateNotFound
 from workstead.model.source import Filled, template_name
 from workstead.sources import overlay
+from workstead.system.files.sealed import seal, unseal
 from workstead.system.overlay import layers, mounter
 
 TYPE_CHECKING = False
@@ -48,8 +49,8 @@ def mark_made(cache: str, name: str, tree: str, borrows: list[str]) -> None:
 
     os.makedirs(f"{cache}/templates", 0o700, exist_ok=True)
     mark = f"{cache}/templates/{name}"
-    with open(f"{mark}.new", "w") as file:
-        json.dump([*_identity(tree), borrows], file)
+    with open(f"{mark}.new", "wb") as file:
+        file.write(seal(json.dumps([*_identity(tree), borrows]).encode("ascii")))
     os.rename(f"{mark}.new", mark)
 
 
@@ -67,14 +68,36 @@ def borrows_of_made(cache: str, name: str, tree: str) -> list[str] | None:
 
     They are not read from the tree: an agent may have written it, and could name any directory of the host there.
     """
+    try:
+        mark = _read_mark(cache, name)
+    except ValueError:
+        return None
+    if mark is None or not os.path.isdir(tree):
+        return None
+    inode, changed_ns, borrows = mark
+    return [str(path) for path in borrows] if (inode, changed_ns) == _identity(tree) else None
+
+
+def is_mark_damaged(cache: str, name: str) -> bool:
+    """Return whether the record that we made a tree exists and cannot be read."""
+    try:
+        _read_mark(cache, name)
+    except ValueError:
+        return True
+    return False
+
+
+def _read_mark(cache: str, name: str) -> tuple[int, int, list[str]] | None:
+    """Return inode, ctime and borrowed directories of a tree that we made; raise ValueError if the mark is damaged."""
     import json
 
     try:
-        with open(f"{cache}/templates/{name}") as file:
-            inode, changed_ns, borrows = json.load(file)
-    except (FileNotFoundError, ValueError):
+        with open(f"{cache}/templates/{name}", "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
         return None
-    return [str(path) for path in borrows] if (inode, changed_ns) == _identity(tree) else None
+    inode, changed_ns, borrows = json.loads(unseal(content) or content)  # older versions wrote it without a checksum
+    return inode, changed_ns, borrows
 
 
 def _identity(tree: str) -> tuple[int, int]:

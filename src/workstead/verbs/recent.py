@@ -8,6 +8,7 @@ import time
 
 from workstead.errors import from_os
 from workstead.model.folder import Folder, RecentFolder
+from workstead.system.files.durable import replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,21 +29,17 @@ def open_folder(home: Home, folder: str) -> RecentFolder:
 
 
 def recent(home: Home) -> list[RecentFolder]:
-    """Return the selected folders, most recent first."""
+    """Return the selected folders, most recent first; none if the file is damaged, which `aw verify` reports."""
     try:
-        with open(f"{home.path}/recent.json") as file:
+        with open(f"{home.path}/recent.json", "rb") as file:
             return [RecentFolder(**each) for each in json.load(file)]
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError, TypeError):
         return []
 
 
 def _write(home: Home, folders: list[RecentFolder]) -> None:
-    path = f"{home.path}/recent.json"
     try:
-        descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "w") as file:
-            json.dump([each.as_dict() for each in folders], file)
-        os.rename(f"{path}.new", path)
+        replace_file(f"{home.path}/recent.json", json.dumps([each.as_dict() for each in folders]).encode())
     except OSError as error:
         raise from_os(error, "the list of recent folders") from error
 

@@ -28,6 +28,7 @@ class Act(NamedTuple):
     new: Claims
     before: tuple[Do, Claims] | None = None
     atomic: bool = True  # all of its claims are old, or all are new
+    done_before: str = ""  # the error of a second try if the first failed after its effect
 
 
 class Scene:
@@ -184,10 +185,14 @@ class Scene:
             "trash restore": Act(lambda it: it.restore_trashed("t/gone"), gone_back),
             "sweep": Act(lambda it: it.sweep(everything=True), state("t/gone", None)),
             "archive": Act(
-                lambda it: it.archive("t/view", f"{self.origins}/n.tar"), {f"archive {self.origins}/n.tar": True}
+                lambda it: it.archive("t/view", f"{self.origins}/n.tar"),
+                {f"archive {self.origins}/n.tar": True},
+                done_before="file_exists",
             ),
             "template add": Act(lambda it: it.add_template("n", folder=self.folder), {"template n": begun}),
-            "template remove": Act(lambda it: it.remove_template("kept"), {"template kept": None}),
+            "template remove": Act(
+                lambda it: it.remove_template("kept"), {"template kept": None}, done_before="template_not_found"
+            ),
             "run": Act(lambda it: it.wait(it.run("t/plain", ["true"], sandbox="none").id), {}),
             "approve": Act(lambda it: it.approve_all("t/plain", unseen=True), {}),
             "pin": Act(lambda it: it.pin("t/plain"), {"pinned t/plain": True}),

@@ -29,8 +29,6 @@ CALLS = (
     "setxattr,fsetxattr,removexattr,mount,fsmount,move_mount,copy_file_range,sendfile,openat,openat2"
 )
 WRITING = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TMPFILE")
-# The error came after the effect, and the next try says so: the archive is there, the template is gone.
-DONE = ("file_exists", "template_not_found")
 LINE = re.compile(r"^([a-z0-9_]+)\((.*)", re.MULTILINE)
 
 
@@ -163,6 +161,7 @@ def _check(scene: Scene, act: Act, outcome: str) -> list[str]:
             )
             if outcome != "done" and old:
                 problems += _again(it, scene, act)
+            problems += check._compare(it, request, last=True)
             it.verify().check()
             problems += _leftovers(scene)
     except Exception:
@@ -175,7 +174,7 @@ def _again(it: Any, scene: Scene, act: Act) -> list[str]:
     try:
         act.act(it)
     except WorksteadError as error:
-        return [] if error.code in DONE else [f"again: {error.code}: {error}"]
+        return [] if error.code == act.done_before else [f"again: {error.code}: {error}"]
     request = _request(scene, act, done=True)
     request["holds"] = {key: value for key, value in request["holds"].items() if key in act.new}
     return [f"again: {each}" for each in check._compare(it, request)]

@@ -141,9 +141,10 @@ def test_a_home_without_a_head_gets_one_at_the_next_event_and_a_damaged_one_is_r
     head = person.home / HEAD
     for damage in (b"", b"\0" * 94, head.read_bytes().replace(b"0", b"1", 1)):
         head.write_bytes(damage)
+        assert "log.db.head is damaged" in person.aw("verify").stdout
         person.aw_ok("sweep")
-        person.aw_ok("verify")
         person.aw_ok("snapshot", "t/a")
+        person.aw_ok("verify")
         position, digest, _ = head.read_text().split()
         newest = sqlite3.connect(person.home / "log.db").execute("SELECT max(position) FROM events").fetchone()[0]
         assert 0 < int(position) <= newest

@@ -201,6 +201,7 @@ class Scene:
         self.state = os.path.join(self.base, "state")
         self.machines = f"{self.base}/machines"
         os.makedirs(self.machines)
+        os.makedirs(os.path.join(self.base, "runs"))
         self.host: subprocess.Popen[bytes] | None = None
         mark = os.path.basename(self.base)  # a process may have several scenes
         self.abstract = f"aw-abstract-{mark}"

@@ -210,10 +210,10 @@ while not os.path.exists(sys.argv[3]):
         said.write(f"created {name}/{number}\\n")
         workspaces.write_file(f"{name}/{number}", "work/f", str(number).encode())
         said.write(f"wrote {name}/{number}\\n")
-        workspaces.destroy(f"{name}/{number}")
+        gone, = workspaces.destroy(f"{name}/{number}")
         said.write(f"destroyed {name}/{number}\\n")
         if number % 2:
-            workspaces.undo()
+            workspaces.undo(gone.operation_id)  # not the newest operation, which may be another writer's
             said.write(f"undone {name}/{number}\\n")
     except StoreUnavailable:
         said.write("away\\n")

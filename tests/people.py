@@ -6,6 +6,8 @@ process with an environment built from nothing, so that nothing of the test's ow
 
 from __future__ import annotations
 
+import atexit
+import compileall
 import importlib.util
 import json
 import os
@@ -16,7 +18,9 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from typing import Any
 
 from needs import need, need_program, need_root
@@ -128,6 +132,28 @@ class Person:
             os.chown(each, self.uid, self.uid, follow_symlinks=False)
 
 
+@cache
+def shared_packages() -> Path:
+    """The program and what it needs, as a tree that everybody can read and only root can change, compiled once."""
+    directory = Path(tempfile.mkdtemp(prefix="aw-packages-"))
+    atexit.register(_remove_in, os.getpid(), directory)
+    directory.chmod(0o755)
+    skip = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(SOURCE, directory, ignore=skip, dirs_exist_ok=True)
+    for package in LIGHT_PACKAGES:
+        found = importlib.util.find_spec(package)
+        assert found
+        for where in found.submodule_search_locations or ():
+            shutil.copytree(where, directory / package, dirs_exist_ok=True, ignore=skip)
+    compileall.compile_dir(directory, quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
+    return directory
+
+
+def _remove_in(process: int, directory: Path) -> None:
+    if os.getpid() == process:  # not in its forks
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 @contextmanager
 def a_person(name: str) -> Iterator[Person]:
     """`ordinary` or `root`, with everything that the person started ended afterwards."""
@@ -136,15 +162,6 @@ def a_person(name: str) -> Iterator[Person]:
     directory = Path(tempfile.mkdtemp(prefix="aw-person-"))
     directory.chmod(0o755)
     try:
-        packages = directory / "packages"
-        shutil.copytree(SOURCE, packages, ignore=shutil.ignore_patterns("__pycache__"))
-        for package in LIGHT_PACKAGES:
-            found = importlib.util.find_spec(package)
-            assert found
-            for where in found.submodule_search_locations or ():
-                shutil.copytree(
-                    where, packages / package, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
-                )
         python, uid = sys.executable, 0
         if name == "ordinary":
             usable = ordinary_python()
@@ -154,8 +171,7 @@ def a_person(name: str) -> Iterator[Person]:
         mine = directory / "place"
         mine.mkdir(mode=0o755)
         os.chown(mine, uid, uid)
-        person = Person(name, uid, mine, python, [packages])
-        yield person
+        yield Person(name, uid, mine, python, [shared_packages()])
     finally:
         _end_everything(0 if name == "root" else 100_000 + os.getpid() % 100_000)
         remove_tree(directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -24,7 +25,11 @@ TRACEBACK = "Traceback (most recent call last)"
 
 
 def fail_in(person: Person, definition: str) -> None:
-    """Give this person a program with a bug: the function that begins with this line raises."""
+    """Give this person a program of their own with a bug: the function that begins with this line raises."""
+    own = person.directory.parent / "packages"
+    if person.packages[0] != own:
+        shutil.copytree(person.packages[0], own, ignore=shutil.ignore_patterns("__pycache__"))
+        person.packages[0] = own
     found = [path for path in person.packages[0].rglob("*.py") if definition in path.read_text()]
     assert len(found) == 1, f"{definition} is in {found}"
     text = found[0].read_text()

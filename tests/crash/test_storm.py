@@ -19,7 +19,7 @@ import pytest
 
 from people import Person
 
-SECONDS = float(os.environ.get("AW_STORM_SECONDS", "40"))
+SECONDS = float(os.environ.get("AW_STORM_SECONDS", "25"))
 PROCESSES = 16
 
 pytestmark = pytest.mark.timeout(SECONDS + 900)

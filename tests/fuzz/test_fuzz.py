@@ -13,7 +13,7 @@ from fuzz.game import Escape, Game
 from fuzz.oracle import Outside
 from people import Person
 
-SECONDS = float(os.environ.get("AW_FUZZ_SECONDS", "60"))
+SECONDS = float(os.environ.get("AW_FUZZ_SECONDS", "40"))
 SEED = os.environ.get("AW_FUZZ_SEED")
 STEPS = 40
 

@@ -19,7 +19,7 @@ from workstead.errors import Conflict, DiskFull, FilesystemError, TimedOut, Unav
 from workstead.model.event import Caller, FileChanged, WatchStarted, WatchStopping, WatchWeakened
 from workstead.model.text import word
 from workstead.model.watch import Watching
-from workstead.system.process.crash_log import explain, log_path
+from workstead.system.process.crash_log import explain, last_line, log_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def start_watching(home: Home, workspace_id: str) -> Watching:
         start_aw(words, home.settings.as_environment(), log=log, title=title)
     end = time.monotonic() + START_SECONDS
     while found is None:
-        if time.monotonic() >= end and not _is_at_work(home, workspace.uid):
+        has_crashed = last_line(log, title=title, since=since)
+        if has_crashed or (time.monotonic() >= end and not _is_at_work(home, workspace.uid)):
             message = explain(f"the watcher of {workspace.id} did not come up", log, title=title, since=since)
             raise Unavailable(message, hint="aw watch ID shows what is wrong")
         time.sleep(0.01)

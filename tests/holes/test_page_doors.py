@@ -183,7 +183,7 @@ def test_a_browser_does_not_give_the_cookie_to_another_port(
     """The twin is a cookie for `/`, which the same browser sends to every port."""
     tab = browser.new_context().new_page()
     tab.goto(server.said["link"])
-    tab.get_by_role("heading", name="Desks", exact=True).wait_for()
+    tab.get_by_role("heading", name="Workspaces", exact=True).wait_for()
     root = urlsplit(tab.url).path.rstrip("/")
     tab.goto(f"{server.url}/machine")  # an address without the root leads below it
     tab.wait_for_url(f"{server.url}{root}/machine")
@@ -200,7 +200,7 @@ def test_a_browser_does_not_give_the_cookie_to_another_port(
 def test_an_open_page_ends_with_the_owners_token(server: Server, workspaces: Local, browser: Browser) -> None:
     tab = browser.new_context().new_page()
     tab.goto(server.said["link"])
-    tab.get_by_role("heading", name="Desks", exact=True).wait_for()
+    tab.get_by_role("heading", name="Workspaces", exact=True).wait_for()
     workspaces.create(id="seen/a")
     tab.get_by_text("seen/a").first.wait_for()
     workspaces.change_owner_token()

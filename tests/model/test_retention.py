@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from workstead.model.retention import (
     STILL,
     Cached,
-    Desk,
+    Live,
     Rules,
     Trashed,
     judge_cached,
-    judge_desk,
+    judge_live,
     judge_trashed,
     least_recent,
 )
@@ -20,7 +20,7 @@ from workstead.model.retention import (
 DAYS = st.floats(0, 1000, allow_nan=False)
 MAYBE = st.sampled_from([True, False, None])
 DESKS = st.builds(
-    Desk,
+    Live,
     state=st.sampled_from([*STILL, "creating", "destroying", "restoring", "reverting", "applying"]),
     idle_days=DAYS,
     is_here=st.booleans(),
@@ -40,29 +40,29 @@ RULES = st.builds(
 
 
 @given(DESKS, RULES)
-def test_nothing_goes_that_anybody_could_miss(desk: Desk, rules: Rules) -> None:
-    verdict = judge_desk(desk, rules)
+def test_nothing_goes_that_anybody_could_miss(facts: Live, rules: Rules) -> None:
+    verdict = judge_live(facts, rules)
     assert verdict.why
     if verdict.goes:
-        assert desk.is_here
-        assert desk.state in STILL
-        assert (desk.pinned, desk.active_runs, desk.is_held) == (False, 0, False)
-        assert desk.unapplied is False
-        assert desk.results is False or (desk.results and rules.archive_first)
-        assert rules.pressed or (rules.retention_days is not None and desk.idle_days >= rules.retention_days)
+        assert facts.is_here
+        assert facts.state in STILL
+        assert (facts.pinned, facts.active_runs, facts.is_held) == (False, 0, False)
+        assert facts.unapplied is False
+        assert facts.results is False or (facts.results and rules.archive_first)
+        assert rules.pressed or (rules.retention_days is not None and facts.idle_days >= rules.retention_days)
 
 
 @given(DAYS, RULES)
 def test_what_nobody_could_miss_goes_in_its_time(idle: float, rules: Rules) -> None:
     due = rules.pressed or (rules.retention_days is not None and idle >= rules.retention_days)
-    assert judge_desk(Desk(state="ready", idle_days=idle), rules).goes == due
+    assert judge_live(Live(state="ready", idle_days=idle), rules).goes == due
 
 
 @given(DESKS, RULES)
-def test_what_a_first_look_keeps_a_closer_one_does_not_take(desk: Desk, rules: Rules) -> None:
+def test_what_a_first_look_keeps_a_closer_one_does_not_take(facts: Live, rules: Rules) -> None:
     """The sweep looks closer only at what the first look lets go."""
-    first = judge_desk(desk.replace(is_held=False, unapplied=False, results=False), rules)
-    assert first.goes or not judge_desk(desk, rules).goes
+    first = judge_live(facts.replace(is_held=False, unapplied=False, results=False), rules)
+    assert first.goes or not judge_live(facts, rules).goes
 
 
 @given(st.builds(Trashed, days=DAYS, is_here=st.booleans(), pinned=st.booleans(), asked_for=st.booleans()), RULES)

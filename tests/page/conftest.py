@@ -38,7 +38,7 @@ def page(browser: Browser, server: Server, request: pytest.FixtureRequest) -> It
     )
     tab.goto(server.said["link"])
     tab.wait_for_url(re.compile(r".*/p/[0-9a-f]+/$"), wait_until="commit")
-    tab.get_by_role("heading", name="Desks", exact=True).wait_for()
+    tab.get_by_role("heading", name="Workspaces", exact=True).wait_for()
     yield tab
     PICTURES.mkdir(exist_ok=True)
     tab.screenshot(path=str(PICTURES / f"{request.node.name}.png"))

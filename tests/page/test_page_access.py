@@ -119,10 +119,10 @@ def test_text_of_agents_is_only_ever_text(page: Page, hostile: Local) -> None:
     for fragment in ("emoji", "quote", "<script>", "\\u202e", "\\nline"):
         page.get_by_role("gridcell").get_by_text(fragment).first.click()
         expect(page.locator(".cm-content")).to_contain_text("onerror")
-    assert page.title() == "Desk · Workstead"
+    assert page.title() == "Workspace · Workstead"
     page.goto(page.url.partition("/desk")[0])
     page.get_by_role("link", name="onerror").wait_for()
-    assert page.title() == "Desks · Workstead"
+    assert page.title() == "Workspaces · Workstead"
 
 
 def test_without_escaping_that_text_would_run(browser: Browser) -> None:

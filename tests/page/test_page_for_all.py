@@ -57,7 +57,7 @@ def test_dark_is_chosen_and_remembered(page: Page, server: Server) -> None:
 def test_a_desk_is_made_without_a_mouse(page: Page) -> None:
     for _ in range(30):
         page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.innerText || ''").strip().endswith("New desk"):
+        if page.evaluate("document.activeElement.innerText || ''").strip().endswith("New workspace"):
             break
     page.keyboard.press("Enter")
     page.get_by_role("dialog").wait_for()
@@ -67,7 +67,7 @@ def test_a_desk_is_made_without_a_mouse(page: Page) -> None:
     page.keyboard.press("Enter")
     page.get_by_label("Name (optional)").focus()
     page.keyboard.type("keys/a")
-    page.get_by_role("button", name="Make desk").focus()
+    page.get_by_role("button", name="Make workspace").focus()
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="keys/a").wait_for()
 

@@ -79,6 +79,6 @@ def test_what_somebody_opens_stays_open_while_files_change(page: Page, workspace
 def test_thousands_of_desks_are_listed_and_found(page: Page, workspaces: Local) -> None:
     for number in range(1000):
         workspaces.create(id=f"many/a{number:04}", lazy=True)
-    page.get_by_label("Search desks").fill("a0999")
+    page.get_by_label("Search workspaces").fill("a0999")
     expect(page.get_by_role("link", name="many/a0999")).to_be_visible()
     expect(page.get_by_role("link", name="many/a0001")).to_have_count(0)

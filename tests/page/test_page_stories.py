@@ -20,13 +20,13 @@ def open_tab(page: Page, name: str) -> None:
 
 def test_make_run_look_apply_destroy_undo(page: Page, project: Path, workspaces: Local) -> None:
     """The main road, by what the page says and nothing else."""
-    page.get_by_role("button", name="New desk").first.click()
+    page.get_by_role("button", name="New workspace").first.click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Folder", exact=True).fill(str(project))
     dialog.get_by_label("Folder", exact=True).press("Enter")
     dialog.get_by_text("src").wait_for()
     dialog.get_by_label("Name (optional)").fill("shop/a1")
-    dialog.get_by_role("button", name="Make desk").click()
+    dialog.get_by_role("button", name="Make workspace").click()
     page.get_by_role("heading", name="shop/a1").wait_for()
 
     open_tab(page, "Runs")

@@ -66,7 +66,7 @@ COMMANDS = {
         run=_run,
         examples="""\
   aw archive fix-login/a1
-  aw archive fix-login/a1 -o s3://backups/desks/
+  aw archive fix-login/a1 -o s3://backups/workspaces/
   aw archive verify fix-login.a1.aw.tar.zst
   aw create --source archive:fix-login.a1.aw.tar.zst --id fix-login/again
 """,

@@ -60,6 +60,6 @@ COMMANDS = {
         run=_mcp,
         examples="  aw mcp --id fix-login/a1           the files, commands and states of one workspace\n"
         "  aw mcp --folder ~/projects/shop    make, fork and destroy workspaces too\n"
-        "  claude mcp add desk -- aw mcp --id fix-login/a1\n",
+        "  claude mcp add workspace -- aw mcp --id fix-login/a1\n",
     ),
 }

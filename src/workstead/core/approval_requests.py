@@ -314,8 +314,8 @@ def drop_old_previews(home: Home) -> None:
         return
     for name in found:
         record = home.log.get("approval", name)
-        desk = home.log.get("workspace", record["uid"]) if record else None
-        gone = desk is not None and desk["state"] in ("purging", "purged")
+        workspace = home.log.get("workspace", record["uid"]) if record else None
+        gone = workspace is not None and workspace["state"] in ("purging", "purged")
         with suppress(FileNotFoundError):
             old = os.stat(f"{previews_path(home)}/{name}").st_mtime < limit
             if gone or (old and (record is None or record["state"] not in LIVE)):

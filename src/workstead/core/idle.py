@@ -8,7 +8,7 @@ import time
 from workstead.core import lookup
 from workstead.errors import WorkspaceBusy, WorksteadError
 from workstead.model.moment import seconds
-from workstead.model.retention import Desk, Rules, Verdict, judge_desk
+from workstead.model.retention import Live, Rules, Verdict, judge_live
 from workstead.system.files.parts import open_part
 
 TYPE_CHECKING = False
@@ -135,27 +135,27 @@ def last_use(home: Home, workspace: Workspace, known: dict[str, float]) -> float
 
 def judge(
     home: Home, workspace: Workspace, rules: Rules, known: dict[str, float], *, is_ours: bool = False
-) -> tuple[Desk, Verdict]:
+) -> tuple[Live, Verdict]:
     """Return the facts about the workspace and the verdict; expensive checks run only if the others allow deletion.
 
     `is_ours` says that the caller already holds the workspace's lock.
     """
-    desk = Desk(
+    facts = Live(
         state=workspace.state,
         idle_days=days_since(last_use(home, workspace, known)),
         is_here=workspace.home == home.id,
         pinned=workspace.pinned,
         active_runs=len(lookup.active_runs(home, workspace)),
     )
-    verdict = judge_desk(desk, rules)
+    verdict = judge_live(facts, rules)
     if not verdict.goes:
-        return desk, verdict
-    desk = desk.replace(
+        return facts, verdict
+    facts = facts.replace(
         is_held=not is_ours and _is_held(home, workspace),
         unapplied=_unapplied(home, workspace),
         results=_has_results(workspace),
     )
-    return desk, judge_desk(desk, rules)
+    return facts, judge_live(facts, rules)
 
 
 def _is_held(home: Home, workspace: Workspace) -> bool:

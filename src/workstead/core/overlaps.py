@@ -33,7 +33,7 @@ def overlaps(home: Home, workspace_id: str | None = None) -> list[Overlap]:
     mine = lookup.get(home, workspace_id) if workspace_id is not None else None
     found: list[Overlap] = []
     for origin, group in _groups(home, mine).items():
-        changed = {desk.uid: _changed(home, desk) for desk in group}
+        changed = {each.uid: _changed(home, each) for each in group}
         for number, one in enumerate(group):
             for other in group[number + 1 :]:
                 if mine is None or mine.uid in (one.uid, other.uid):

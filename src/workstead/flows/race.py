@@ -112,21 +112,21 @@ def race(
     check_part(task, role="task")
     race_id = f"race-{home.new_id()}"
     with home.hold(race_id):
-        desks = _make(home, plan, make, source, task)
+        made = _make(home, plan, make, source, task)
         home.record(
             task,
             RaceStarted(
                 race_id=race_id,
                 source=source,
-                workspaces=[desk.id for desk in desks],
-                uids=[desk.uid for desk in desks],
+                workspaces=[workspace.id for workspace in made],
+                uids=[workspace.uid for workspace in made],
                 command=plan.command,
                 check=plan.check,
                 at_once=plan.at_once,
                 home=home.id,
             ),
         )
-        racing = Racing(home, plan, get(home, race_id), desks, watch)
+        racing = Racing(home, plan, get(home, race_id), made, watch)
         try:
             racing.go()
         except KeyboardInterrupt:
@@ -150,7 +150,7 @@ def _make(home: Home, plan: Plan, make: Callable[[str, str], Workspace], source:
         if made:
             from workstead.verbs.destroy import destroy
 
-            destroy(home, [desk.id for desk in made], force=True, reason="the race could not be started")
+            destroy(home, [workspace.id for workspace in made], force=True, reason="the race could not be started")
         raise
     return made
 
@@ -159,7 +159,7 @@ class Racing:
     """A race in progress. One loop monitors all runs, which have their own processes."""
 
     def __init__(
-        self, home: Home, plan: Plan, found: Race, desks: Sequence[Workspace], watch: Callable[[Race], None]
+        self, home: Home, plan: Plan, found: Race, made: Sequence[Workspace], watch: Callable[[Race], None]
     ) -> None:
         self.home = home
         self.plan = plan
@@ -168,7 +168,9 @@ class Racing:
         self.waiting = list(range(1, plan.count + 1))
         self.active: dict[int, Run] = {}
         self.left: dict[int, str] = {}  # the snapshot after the command of each lane
-        self.lanes = {number: Lane(workspace_id=desk.id, uid=desk.uid) for number, desk in enumerate(desks, 1)}
+        self.lanes = {
+            number: Lane(workspace_id=workspace.id, uid=workspace.uid) for number, workspace in enumerate(made, 1)
+        }
 
     def go(self) -> None:
         """Run everything to its end."""
@@ -319,8 +321,10 @@ def _as_it_stands(home: Home, race: Race) -> Race:
     """Update an unfinished race from its runs, and tell whether its process is still alive."""
     lanes = []
     for lane in race.lanes:
-        desk = lookup.find(home, lane.workspace_id)
-        lanes.append(look(home, desk) if desk is not None and desk.uid == lane.uid and lane.run_id else lane)
+        workspace = lookup.find(home, lane.workspace_id)
+        lanes.append(
+            look(home, workspace) if workspace is not None and workspace.uid == lane.uid and lane.run_id else lane
+        )
     found = ranked(lanes)
     state = "running" if race.home != home.id or _is_held(home, race.race_id) else "interrupted"
     return race.replace(state=state, lanes=found.lanes if state == "interrupted" else lanes, shared=found.shared)

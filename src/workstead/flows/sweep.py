@@ -203,13 +203,13 @@ def _choose(by_age: list[Candidate], by_need: list[Candidate], wanted_bytes: int
 
 
 def _look(home: Home, workspace: Workspace, known: dict[str, float], rules: Rules) -> Candidate:
-    desk, verdict = judge(home, workspace, rules, known)
+    facts, verdict = judge(home, workspace, rules, known)
     return Candidate(
         kind="workspace",
         workspace_id=workspace.id,
         uid=workspace.uid,
         destroyed_at="",
-        age_days=round(desk.idle_days, 3),
+        age_days=round(facts.idle_days, 3),
         goes=verdict.goes,
         why=verdict.why,
     )
@@ -220,10 +220,10 @@ def _take(home: Home, candidate: Candidate, problems: list[WorksteadError], *, p
     rules = rules_of(home, pressed=pressed)
 
     def check(workspace: Workspace) -> None:
-        desk, verdict = judge(home, workspace, rules, last_uses(home), is_ours=True)
+        facts, verdict = judge(home, workspace, rules, last_uses(home), is_ours=True)
         if workspace.uid != candidate.uid or not verdict.goes:
             raise Conflict(verdict.why)
-        if desk.idle_days < candidate.age_days - 0.001:  # age_days is rounded
+        if facts.idle_days < candidate.age_days - 0.001:  # age_days is rounded
             raise Conflict("was used a moment ago")
 
     try:

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from workstead.errors import FileExists, Invalid, WorksteadError
-from workstead.mcp.tool import CONTENT, READS, TEXT, Answer, Arguments, Desk, Tool, changes
+from workstead.mcp.tool import CONTENT, READS, TEXT, Access, Answer, Arguments, Tool, changes
 from workstead.model.edit import Edit
 
 if TYPE_CHECKING:
@@ -38,25 +38,25 @@ _KINDS = {
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _read_text(desk: Desk, arguments: Arguments) -> Answer:
+def _read_text(access: Access, arguments: Arguments) -> Answer:
     head, tail = int(arguments.get("head") or 0), int(arguments.get("tail") or 0)
     if head and tail:
         raise Invalid("head and tail were given", hint="one of the two")
-    return Answer.text(_read(desk, desk.workspace(arguments), desk.path(arguments["path"]), head, tail))
+    return Answer.text(_read(access, access.workspace(arguments), access.path(arguments["path"]), head, tail))
 
 
-def _read(desk: Desk, workspace: str, path: str, head: int = 0, tail: int = 0) -> str:
+def _read(access: Access, workspace: str, path: str, head: int = 0, tail: int = 0) -> str:
     if head:
-        return _first_lines(desk, workspace, path, head)
+        return _first_lines(access, workspace, path, head)
     if tail:
-        return _last_lines(desk, workspace, path, tail)
-    return desk.agent.read_file(workspace, path).decode("utf-8", "replace")
+        return _last_lines(access, workspace, path, tail)
+    return access.agent.read_file(workspace, path).decode("utf-8", "replace")
 
 
-def _first_lines(desk: Desk, workspace: str, path: str, count: int) -> str:
+def _first_lines(access: Access, workspace: str, path: str, count: int) -> str:
     data, at = b"", 0
     while data.count(b"\n") < count:
-        chunk = desk.agent.read_file(workspace, path, start=at, length=_CHUNK)
+        chunk = access.agent.read_file(workspace, path, start=at, length=_CHUNK)
         if not chunk:
             break
         data += chunk
@@ -67,20 +67,20 @@ def _first_lines(desk: Desk, workspace: str, path: str, count: int) -> str:
     return "\n".join(lines[:count])
 
 
-def _last_lines(desk: Desk, workspace: str, path: str, count: int) -> str:
-    at, data = desk.agent.stat_file(workspace, path).size, b""
+def _last_lines(access: Access, workspace: str, path: str, count: int) -> str:
+    at, data = access.agent.stat_file(workspace, path).size, b""
     if not at:  # also for a directory or a link: reading raises the exact error
-        data = desk.agent.read_file(workspace, path)
+        data = access.agent.read_file(workspace, path)
     while at > 0 and data.count(b"\n") < count:
         start = max(0, at - _CHUNK)
-        data = desk.agent.read_file(workspace, path, start=start, length=at - start) + data
+        data = access.agent.read_file(workspace, path, start=start, length=at - start) + data
         at = start
     return "\n".join(data.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")[-count:])
 
 
-def _read_media(desk: Desk, arguments: Arguments) -> Answer:
-    path = desk.path(arguments["path"])
-    data = base64.b64encode(desk.agent.read_file(desk.workspace(arguments), path)).decode()
+def _read_media(access: Access, arguments: Arguments) -> Answer:
+    path = access.path(arguments["path"])
+    data = base64.b64encode(access.agent.read_file(access.workspace(arguments), path)).decode()
     kind = _KINDS.get(path.rpartition(".")[2].lower(), "application/octet-stream")
     block: dict[str, Any]
     if kind.startswith(("image/", "audio/")):
@@ -88,26 +88,26 @@ def _read_media(desk: Desk, arguments: Arguments) -> Answer:
     else:
         from urllib.parse import quote
 
-        uri = "file://" + quote(f"{desk.public_mount}/{path}", errors="surrogateescape")
+        uri = "file://" + quote(f"{access.public_mount}/{path}", errors="surrogateescape")
         block = {"type": "resource", "resource": {"uri": uri, "mimeType": kind, "blob": data}}
     return Answer(blocks=[block], data={"content": [block]})
 
 
-def _read_several(desk: Desk, arguments: Arguments) -> Answer:
-    workspace = desk.workspace(arguments)
+def _read_several(access: Access, arguments: Arguments) -> Answer:
+    workspace = access.workspace(arguments)
 
     def parts() -> Iterator[str]:
         for path in arguments["paths"]:
             try:
-                yield f"{path}:\n{_read(desk, workspace, desk.path(path))}\n"
+                yield f"{path}:\n{_read(access, workspace, access.path(path))}\n"
             except WorksteadError as error:
                 yield f"{path}: Error - {error.message}"
 
     return Answer.text("\n---\n".join(parts()))
 
 
-def _list(desk: Desk, arguments: Arguments) -> Answer:
-    entries = desk.agent.list_directory(desk.workspace(arguments), desk.path(arguments["path"]))
+def _list(access: Access, arguments: Arguments) -> Answer:
+    entries = access.agent.list_directory(access.workspace(arguments), access.path(arguments["path"]))
     return Answer.text("\n".join(f"{_mark(entry.kind)} {entry.name}" for entry in entries))
 
 
@@ -115,8 +115,8 @@ def _mark(kind: str) -> str:
     return "[DIR]" if kind == "directory" else "[FILE]"
 
 
-def _list_with_sizes(desk: Desk, arguments: Arguments) -> Answer:
-    entries = list(desk.agent.list_directory(desk.workspace(arguments), desk.path(arguments["path"])))
+def _list_with_sizes(access: Access, arguments: Arguments) -> Answer:
+    entries = list(access.agent.list_directory(access.workspace(arguments), access.path(arguments["path"])))
     if arguments.get("sortBy") == "size":
         entries.sort(key=lambda entry: -entry.size)
     files = [entry for entry in entries if entry.kind != "directory"]
@@ -139,12 +139,12 @@ def _size(count: int) -> str:
     return f"{size:.2f} {unit}"
 
 
-def _tree(desk: Desk, arguments: Arguments) -> Answer:
+def _tree(access: Access, arguments: Arguments) -> Answer:
     exclude = []
     for pattern in arguments.get("excludePatterns", ()):
         # A pattern without `*` excludes that name at any depth.
         exclude += [pattern] if "*" in pattern else [pattern, f"**/{pattern}", f"**/{pattern}/**"]
-    found = desk.agent.list_paths(desk.workspace(arguments), desk.path(arguments["path"]), exclude=exclude)
+    found = access.agent.list_paths(access.workspace(arguments), access.path(arguments["path"]), exclude=exclude)
     top: list[dict[str, Any]] = []
     inside = {"": top}
     for each in found:  # a directory comes before its entries
@@ -157,17 +157,17 @@ def _tree(desk: Desk, arguments: Arguments) -> Answer:
     return Answer.text(json.dumps(top, indent=2, ensure_ascii=False))
 
 
-def _search(desk: Desk, arguments: Arguments) -> Answer:
-    path = desk.path(arguments["path"])
-    found = desk.agent.list_paths(
-        desk.workspace(arguments), path, pattern=arguments["pattern"], exclude=arguments.get("excludePatterns", ())
+def _search(access: Access, arguments: Arguments) -> Answer:
+    path = access.path(arguments["path"])
+    found = access.agent.list_paths(
+        access.workspace(arguments), path, pattern=arguments["pattern"], exclude=arguments.get("excludePatterns", ())
     )
     prefix = "" if path in (".", "./") else path.rstrip("/") + "/"
     return Answer.text("\n".join(prefix + each.path for each in found) or "No matches found")
 
 
-def _info(desk: Desk, arguments: Arguments) -> Answer:
-    found = desk.agent.stat_file(desk.workspace(arguments), desk.path(arguments["path"]))
+def _info(access: Access, arguments: Arguments) -> Answer:
+    found = access.agent.stat_file(access.workspace(arguments), access.path(arguments["path"]))
     facts = {
         "size": found.size,
         "created": _moment(found.born),
@@ -184,23 +184,23 @@ def _moment(seconds: float) -> str:
     return time.strftime("%a %b %d %Y %H:%M:%S GMT+0000 (Coordinated Universal Time)", time.gmtime(seconds))
 
 
-def _allowed(desk: Desk, _: Arguments) -> Answer:
-    return Answer.text(f"Allowed directories:\n{desk.public_mount}")
+def _allowed(access: Access, _: Arguments) -> Answer:
+    return Answer.text(f"Allowed directories:\n{access.public_mount}")
 
 
 # -- changing ----------------------------------------------------------------------------------------------------------
 
 
-def _write(desk: Desk, arguments: Arguments) -> Answer:
-    desk.agent.write_file(desk.workspace(arguments), desk.path(arguments["path"]), arguments["content"])
+def _write(access: Access, arguments: Arguments) -> Answer:
+    access.agent.write_file(access.workspace(arguments), access.path(arguments["path"]), arguments["content"])
     return Answer.text(f"Successfully wrote to {arguments['path']}")
 
 
-def _edit(desk: Desk, arguments: Arguments) -> Answer:
+def _edit(access: Access, arguments: Arguments) -> Answer:
     edits = [Edit(old=edit["oldText"], new=edit["newText"]) for edit in arguments["edits"]]
-    path = desk.path(arguments["path"])
-    edited = desk.agent.edit_file(
-        desk.workspace(arguments), path, edits, dry_run=arguments.get("dryRun", False), context=4
+    path = access.path(arguments["path"])
+    edited = access.agent.edit_file(
+        access.workspace(arguments), path, edits, dry_run=arguments.get("dryRun", False), context=4
     )
     diff = f"Index: {path}\n{'=' * 67}\n--- {path}\toriginal\n+++ {path}\tmodified\n{_counted(edited.hunks)}"
     fence = "```"
@@ -219,19 +219,19 @@ def _with_counts(header: re.Match[str]) -> str:
     return f"@@ -{old}{old_count} +{new}{new_count} @@"
 
 
-def _make_directory(desk: Desk, arguments: Arguments) -> Answer:
-    workspace, path = desk.workspace(arguments), desk.path(arguments["path"])
+def _make_directory(access: Access, arguments: Arguments) -> Answer:
+    workspace, path = access.workspace(arguments), access.path(arguments["path"])
     try:
-        desk.agent.make_directory(workspace, path, parents=True)
+        access.agent.make_directory(workspace, path, parents=True)
     except FileExists:
-        if desk.agent.stat_file(workspace, path).kind != "directory":
+        if access.agent.stat_file(workspace, path).kind != "directory":
             raise
     return Answer.text(f"Successfully created directory {arguments['path']}")
 
 
-def _move(desk: Desk, arguments: Arguments) -> Answer:
+def _move(access: Access, arguments: Arguments) -> Answer:
     source, destination = arguments["source"], arguments["destination"]
-    desk.agent.move_file(desk.workspace(arguments), desk.path(source), desk.path(destination))
+    access.agent.move_file(access.workspace(arguments), access.path(source), access.path(destination))
     return Answer.text(f"Successfully moved {source} to {destination}")
 
 

@@ -16,7 +16,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, Streamable
 from starlette.routing import Route
 
 from workstead.mcp.server import Context, make_server
-from workstead.mcp.tool import Desk
+from workstead.mcp.tool import Access
 from workstead.server.context import bearer_of, front_of, verbs_of
 
 if TYPE_CHECKING:
@@ -28,23 +28,25 @@ _MOST_DESKS = 1000
 
 def mount(app: App) -> None:
     """Add /mcp to the server's application."""
-    desks: OrderedDict[tuple[str, str], Desk] = OrderedDict()  # one for each session and the workspace it named last
+    accesses: OrderedDict[tuple[str, str], Access] = (
+        OrderedDict()
+    )  # one for each session and the workspace it named last
 
-    async def desk_of(context: Context) -> Desk:
+    async def access_of(context: Context) -> Access:
         request: Any = context.request
         bearer = bearer_of(request)
         session = request.headers.get("mcp-session-id") or ""
-        desk = _desk(request)
-        known = desks.get((session, bearer.actor_id))
+        access = _access(request)
+        known = accesses.get((session, bearer.actor_id))
         if known is not None:
-            desk.last = known.last
-        desks[session, bearer.actor_id] = desk
-        desks.move_to_end((session, bearer.actor_id))
-        while len(desks) > _MOST_DESKS:
-            desks.popitem(last=False)
-        return desk
+            access.last = known.last
+        accesses[session, bearer.actor_id] = access
+        accesses.move_to_end((session, bearer.actor_id))
+        while len(accesses) > _MOST_DESKS:
+            accesses.popitem(last=False)
+        return access
 
-    manager = StreamableHTTPSessionManager(make_server(desk_of))
+    manager = StreamableHTTPSessionManager(make_server(access_of))
     app.router.routes.append(Route(PATH, StreamableHTTPASGIApp(manager), methods=["GET", "POST", "DELETE"]))
     inner = app.router.lifespan_context
 
@@ -56,11 +58,11 @@ def mount(app: App) -> None:
     app.router.lifespan_context = living
 
 
-def _desk(request: Any) -> Desk:
+def _access(request: Any) -> Access:
     bearer, front = bearer_of(request), front_of(request)
     verbs = verbs_of(request)
     is_owner = bearer.workspace_id is None
-    return Desk(
+    return Access(
         front.workspaces.acting_as(bearer.actor_id, agent_of="") if is_owner else verbs,
         front.workspaces,
         workspace_id=bearer.workspace_id,

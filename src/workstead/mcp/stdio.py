@@ -10,7 +10,7 @@ import anyio
 from mcp.server.stdio import stdio_server
 
 from workstead.mcp.server import Context, make_server
-from workstead.mcp.tool import Desk
+from workstead.mcp.tool import Access
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ def serve(
     directory) and from the client's roots."""
     home = owner.places()[0]
     chosen = folders or [each for each in (working_directory,) if not is_too_wide(each, home)]
-    desk = Desk(
+    access = Access(
         owner.acting_as("mcp", agent_of=workspace_id or ""),
         owner,
         workspace_id=workspace_id,
@@ -40,20 +40,20 @@ def serve(
         folders=tuple(os.path.realpath(each) for each in chosen),
         person_answers=True,
     )
-    anyio.run(_serve, desk, home)
+    anyio.run(_serve, access, home)
 
 
-async def _serve(desk: Desk, home: str) -> None:
+async def _serve(access: Access, home: str) -> None:
     asked_for_roots = False
 
-    async def desk_of(context: Context) -> Desk:
+    async def access_of(context: Context) -> Access:
         nonlocal asked_for_roots
-        if desk.fixed is None and not asked_for_roots:
+        if access.fixed is None and not asked_for_roots:
             asked_for_roots = True
-            desk.folders += tuple(each for each in await _roots(context) if not is_too_wide(each, home))
-        return desk
+            access.folders += tuple(each for each in await _roots(context) if not is_too_wide(each, home))
+        return access
 
-    server = make_server(desk_of)
+    server = make_server(access_of)
     async with stdio_server() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())
 

@@ -61,7 +61,7 @@ class Tool(Value):
     required: list[str]
     hints: dict[str, bool]
     output: dict[str, Any]  # the properties of its structured result, all required
-    run: Callable[[Desk, Arguments], Answer]
+    run: Callable[[Access, Arguments], Answer]
     in_workspace: bool = True  # acts on one workspace, which must be named if the server has many
 
     def input_schema(self, *, names_workspace: bool) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-class Desk:
+class Access:
     """The context of tool calls: the verbs with an agent's permissions, the owner's verbs for approved operations, and
     the workspace."""
 

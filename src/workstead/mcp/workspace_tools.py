@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from workstead.errors import Forbidden, Invalid
-from workstead.mcp.tool import READS, TEXT, Answer, Arguments, Desk, Tool, changes
+from workstead.mcp.tool import READS, TEXT, Access, Answer, Arguments, Tool, changes
 
 if TYPE_CHECKING:
     from workstead.model.snapshot import Snapshot
@@ -18,9 +18,9 @@ MAX_OUTPUT = 100_000  # bytes of each stream returned to the model: the first ha
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-def _run(desk: Desk, arguments: Arguments) -> Answer:
-    workspace = desk.workspace(arguments)
-    run = desk.agent.run(
+def _run(access: Access, arguments: Arguments) -> Answer:
+    workspace = access.workspace(arguments)
+    run = access.agent.run(
         workspace,
         ["sh", "-c", arguments["command"]],
         timeout_seconds=arguments.get("timeout_seconds"),
@@ -28,12 +28,12 @@ def _run(desk: Desk, arguments: Arguments) -> Answer:
     )
     streams = {1: _Kept(), 2: _Kept()}
     try:
-        for stream, _, data in desk.agent.output(run.id, follow=True):
+        for stream, _, data in access.agent.output(run.id, follow=True):
             streams[stream].add(data)
-            desk.report(data.decode("utf-8", "replace").rstrip().rpartition("\n")[2][:200])
-        ended = desk.agent.wait(run.id)
+            access.report(data.decode("utf-8", "replace").rstrip().rpartition("\n")[2][:200])
+        ended = access.agent.wait(run.id)
     except BaseException:  # the client has disconnected, so stop the run: its result would not be read
-        desk.agent.stop(run.id)
+        access.agent.stop(run.id)
         raise
     result: dict[str, Any] = {
         "run_id": run.id,
@@ -71,8 +71,8 @@ class _Kept:
 # -- states ------------------------------------------------------------------------------------------------------------
 
 
-def _snapshot(desk: Desk, arguments: Arguments) -> Answer:
-    taken = desk.agent.snapshot(desk.workspace(arguments), label=arguments.get("label", ""))
+def _snapshot(access: Access, arguments: Arguments) -> Answer:
+    taken = access.agent.snapshot(access.workspace(arguments), label=arguments.get("label", ""))
     return Answer.text(f"Snapshot {taken.id}", _state(taken))
 
 
@@ -85,22 +85,22 @@ def _state(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _snapshots(desk: Desk, arguments: Arguments) -> Answer:
-    found = [_state(each) for each in desk.agent.snapshots(desk.workspace(arguments))]
+def _snapshots(access: Access, arguments: Arguments) -> Answer:
+    found = [_state(each) for each in access.agent.snapshots(access.workspace(arguments))]
     lines = [f"{each['snapshot']}  {each['taken_at']}  {each['cause']}  {each['label']}".rstrip() for each in found]
     return Answer.text("\n".join(lines) or "No snapshots", {"snapshots": found})
 
 
-def _restore(desk: Desk, arguments: Arguments) -> Answer:
-    paths = [desk.path(path) for path in arguments.get("paths", ())]
-    operation, done = desk.agent.restore(desk.workspace(arguments), arguments["snapshot"], paths)
+def _restore(access: Access, arguments: Arguments) -> Answer:
+    paths = [access.path(path) for path in arguments.get("paths", ())]
+    operation, done = access.agent.restore(access.workspace(arguments), arguments["snapshot"], paths)
     data = {"operation": operation, "written": done.written, "removed": done.removed}
     return Answer.text(f"Restored: {done.written} written, {done.removed} removed; undo with {operation}", data)
 
 
-def _diff(desk: Desk, arguments: Arguments) -> Answer:
-    found = desk.agent.diff(
-        desk.workspace(arguments),
+def _diff(access: Access, arguments: Arguments) -> Answer:
+    found = access.agent.diff(
+        access.workspace(arguments),
         from_=arguments.get("from", "base"),
         to=arguments.get("to", "now"),
         paths=arguments.get("paths", ()),
@@ -119,32 +119,32 @@ def _diff(desk: Desk, arguments: Arguments) -> Answer:
 # -- workspaces --------------------------------------------------------------------------------------------------------
 
 
-def _create(desk: Desk, arguments: Arguments) -> Answer:
+def _create(access: Access, arguments: Arguments) -> Answer:
     source = arguments.get("source") or "empty"
     options: dict[str, Any] = {"id": arguments["id"]} if arguments.get("id") else {}
-    made = _maker(desk, source).create(source, config=arguments.get("config"), progress=desk.report, **options)
-    desk.last = made.id
+    made = _maker(access, source).create(source, config=arguments.get("config"), progress=access.report, **options)
+    access.last = made.id
     return Answer.text(f"Workspace {made.id}", _shown(made))
 
 
-def _maker(desk: Desk, source: str) -> Any:
+def _maker(access: Access, source: str) -> Any:
     """Return the verbs that create it: only the owner's may use a host folder, and only one that was named at
     startup."""
     from workstead.model.source import parse
 
     spec = parse(source)
     if spec.kind not in ("overlay", "worktree"):
-        return desk.agent
-    if not desk.allows_folder(spec.location):
+        return access.agent
+    if not access.allows_folder(spec.location):
         raise Forbidden(
             f"{spec.location} is not one of the folders that workspaces may be made from here",
             hint="the owner names folders with aw mcp --folder DIR, or as roots of the client",
         )
-    return desk.owner
+    return access.owner
 
 
-def _list(desk: Desk, arguments: Arguments) -> Answer:
-    found = [_shown(each) for each in desk.agent.list(arguments.get("task"))]
+def _list(access: Access, arguments: Arguments) -> Answer:
+    found = [_shown(each) for each in access.agent.list(arguments.get("task"))]
     lines = [f"{each['workspace']}  {each['state']}  {each['source']}" for each in found]
     return Answer.text("\n".join(lines) or "No workspaces", {"workspaces": found})
 
@@ -159,9 +159,9 @@ def _shown(workspace: Workspace) -> dict[str, Any]:
     }
 
 
-def _fork(desk: Desk, arguments: Arguments) -> Answer:
-    made = desk.agent.fork(
-        desk.workspace(arguments),
+def _fork(access: Access, arguments: Arguments) -> Answer:
+    made = access.agent.fork(
+        access.workspace(arguments),
         new_id=arguments.get("id"),
         count=arguments.get("count", 1),
         snapshot=arguments.get("snapshot"),
@@ -170,14 +170,14 @@ def _fork(desk: Desk, arguments: Arguments) -> Answer:
     return Answer.text("\n".join(ids), {"workspaces": ids})
 
 
-def _destroy(desk: Desk, arguments: Arguments) -> Answer:
+def _destroy(access: Access, arguments: Arguments) -> Answer:
     if not arguments.get("workspace"):
         raise Invalid("the workspace to destroy has to be named")
-    gone = desk.agent.destroy(
+    gone = access.agent.destroy(
         arguments["workspace"], force=arguments.get("force", False), reason=arguments.get("reason", "requested")
     )
-    if desk.last in [each.id for each in gone]:
-        desk.last = None
+    if access.last in [each.id for each in gone]:
+        access.last = None
     return Answer.text(
         f"{gone[0].id} is in the trash; the owner can bring it back with aw undo", {"workspace": gone[0].id}
     )

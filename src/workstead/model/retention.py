@@ -29,7 +29,7 @@ class Rules(Value):
     clock_fault: str = ""  # why the clock cannot be trusted: then nothing is deleted for its age
 
 
-class Desk(Value):
+class Live(Value):
     """The facts about a live workspace."""
 
     state: str
@@ -65,40 +65,40 @@ class Verdict(Value):
     why: str
 
 
-def judge_desk(desk: Desk, rules: Rules) -> Verdict:
+def judge_live(facts: Live, rules: Rules) -> Verdict:
     """Decide whether a workspace may be moved to the trash."""
-    kept = _kept(desk)
+    kept = _kept(facts)
     if kept:
         return Verdict(goes=False, why=kept)
-    idle = f"not used for {desk.idle_days:.1f} days"
+    idle = f"not used for {facts.idle_days:.1f} days"
     if not rules.pressed:
         if rules.retention_days is None:
             return Verdict(goes=False, why="workspaces.retention_days is not set")
         if rules.clock_fault:
             return Verdict(goes=False, why=rules.clock_fault)
         idle += f" of {rules.retention_days:g}"
-        if desk.idle_days < rules.retention_days:
+        if facts.idle_days < rules.retention_days:
             return Verdict(goes=False, why=idle)
-    if desk.unapplied is None or desk.results is None:
+    if facts.unapplied is None or facts.results is None:
         return Verdict(goes=False, why="whether it holds unapplied changes cannot be told")
-    if desk.unapplied:
+    if facts.unapplied:
         return Verdict(goes=False, why="holds unapplied changes")
-    if desk.results and not rules.archive_first:
+    if facts.results and not rules.archive_first:
         return Verdict(goes=False, why="holds files in output/, and workspaces.archive_workspaces is off")
     return Verdict(goes=True, why=idle)
 
 
-def _kept(desk: Desk) -> str:
+def _kept(facts: Live) -> str:
     """Return the reason that keeps a workspace whatever its age, or ""."""
-    if not desk.is_here:
+    if not facts.is_here:
         return "belongs to another home"
-    if desk.pinned:
+    if facts.pinned:
         return "pinned"
-    if desk.active_runs:
-        return f"{desk.active_runs} active run{'s' * (desk.active_runs != 1)}"
-    if desk.state not in STILL:
-        return f"is {desk.state}"
-    if desk.is_held:
+    if facts.active_runs:
+        return f"{facts.active_runs} active run{'s' * (facts.active_runs != 1)}"
+    if facts.state not in STILL:
+        return f"is {facts.state}"
+    if facts.is_held:
         return "somebody is at work on it"
     return ""
 

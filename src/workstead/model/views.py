@@ -115,22 +115,22 @@ def _run(records: Records, event_type: str, data: dict[str, Any], stream: str, a
     # One active run for each workspace: its label is the workspace's uid, unless it may run concurrently.
     label = key if record["concurrent"] else record["uid"]
     records.put("run", key, record, task=stream, label=label, live=active, pending=active)
-    desk = records.get("workspace", data["uid"]) if data.get("metadata_digest") else None
-    if desk:
-        desk = {**desk, "metadata_digest": data["metadata_digest"]}
-        _put_workspace(records, desk)
+    workspace = records.get("workspace", data["uid"]) if data.get("metadata_digest") else None
+    if workspace:
+        workspace = {**workspace, "metadata_digest": data["metadata_digest"]}
+        _put_workspace(records, workspace)
 
 
 def _snapshot(records: Records, data: dict[str, Any], stream: str, at: str) -> None:
     key = data["snapshot_id"]
-    desk = records.get("workspace", data["uid"])
+    workspace = records.get("workspace", data["uid"])
     kept = {"taken_at": at, **data}
-    if desk and desk.get("covers"):
-        kept["applied"] = len(desk["covers"])
+    if workspace and workspace.get("covers"):
+        kept["applied"] = len(workspace["covers"])
     # Indexed by uid: a workspace may be restored from the trash in another task, with all its snapshots.
     records.put("snapshot", key, kept, task=stream, label=data["uid"], live=False, pending=False)
-    if desk:
-        _put_workspace(records, {**desk, "last_root": data["root"], "last_snapshot": key})
+    if workspace:
+        _put_workspace(records, {**workspace, "last_root": data["root"], "last_snapshot": key})
 
 
 def _token(records: Records, event_type: str, data: dict[str, Any], stream: str, at: str) -> None:

@@ -9,7 +9,7 @@ from nicegui import ui
 
 from workstead.errors import OriginMoved, UnappliedChanges, WorksteadError
 from workstead.page import race
-from workstead.page.layout import attempt, confirm, open_desk, question, say, say_undoable
+from workstead.page.layout import attempt, confirm, open_workspace, question, say, say_undoable
 from workstead.page.text import count
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workstead.page.view import WorkspaceView
 
 
-def bar(desk: WorkspaceView) -> None:
+def bar(view: WorkspaceView) -> None:
     """Show the buttons below a workspace's name."""
     with ui.row().classes("gap-2 my-2"):
         for name, icon, act in (
@@ -28,16 +28,18 @@ def bar(desk: WorkspaceView) -> None:
             ("Apply", "check", apply),
             ("Destroy", "delete", destroy),
         ):
-            ui.button(name, icon=icon, on_click=lambda _, act=act: act(desk)).props("no-caps outline dense").classes(
+            ui.button(name, icon=icon, on_click=lambda _, act=act: act(view)).props("no-caps outline dense").classes(
                 "px-2"
             )
 
 
-async def snapshot(desk: WorkspaceView) -> None:
+async def snapshot(view: WorkspaceView) -> None:
     """Take a snapshot."""
-    label = await _ask_text("Keep this state", "Everything in the desk is kept, ignored files too.", "Label (optional)")
+    label = await _ask_text(
+        "Keep this state", "Everything in the workspace is kept, ignored files too.", "Label (optional)"
+    )
     if label is not None:
-        taken = await attempt(desk.verbs.snapshot, desk.id, label=label)
+        taken = await attempt(view.verbs.snapshot, view.id, label=label)
         if taken is not None:
             say(f"Kept as {taken.id}")
 
@@ -55,27 +57,27 @@ async def _ask_text(title: str, what: str, field: str, value: str = "", button: 
     return answer
 
 
-async def restore(desk: WorkspaceView, snapshot_id: str, paths: Sequence[str] = ()) -> None:
+async def restore(view: WorkspaceView, snapshot_id: str, paths: Sequence[str] = ()) -> None:
     """Restore a snapshot."""
     agreed = await confirm(
         f"Bring back {snapshot_id}",
-        f"{'The chosen paths' if paths else 'All files'} of {desk.id} become what they were in that state.",
+        f"{'The chosen paths' if paths else 'All files'} of {view.id} become what they were in that state.",
         "The present state is kept first: Undo brings it back.",
         "Restore",
         details=paths,
     )
     if agreed:
-        done = await attempt(desk.verbs.restore, desk.id, snapshot_id, paths)
+        done = await attempt(view.verbs.restore, view.id, snapshot_id, paths)
         if done is not None:
             operation, restored = done
-            say_undoable(desk.site, f"Restored: {restored.written} written, {restored.removed} removed", operation)
+            say_undoable(view.site, f"Restored: {restored.written} written, {restored.removed} removed", operation)
 
 
-async def fork(desk: WorkspaceView, snapshot_id: str | None = None) -> None:
+async def fork(view: WorkspaceView, snapshot_id: str | None = None) -> None:
     """Create forks."""
-    with question(f"Fork {desk.id}") as dialog:
+    with question(f"Fork {view.id}") as dialog:
         what = f"its state {snapshot_id}" if snapshot_id else "everything in it, also what is not committed"
-        ui.label(f"New desks with {what}. Neither sees what the other does later.").classes("dim")
+        ui.label(f"New workspaces with {what}. Neither sees what the other does later.").classes("dim")
         number = ui.number("How many", value=1, min=1, max=50, precision=0).classes("w-full")
         with ui.row().classes("w-full justify-end"):
             ui.button("Cancel", on_click=lambda: dialog.submit(None)).props("flat no-caps")
@@ -83,24 +85,24 @@ async def fork(desk: WorkspaceView, snapshot_id: str | None = None) -> None:
     chosen = await dialog
     dialog.delete()
     if chosen:
-        made = await attempt(desk.verbs.fork, desk.id, count=chosen, snapshot=snapshot_id)
+        made = await attempt(view.verbs.fork, view.id, count=chosen, snapshot=snapshot_id)
         if made:
             names = ", ".join(each.id for each in made)
-            say(f"Made {names}", action=("Open", lambda: open_desk(made[0].id)))
+            say(f"Made {names}", action=("Open", lambda: open_workspace(made[0].id)))
 
 
-async def destroy(desk: WorkspaceView) -> None:
+async def destroy(view: WorkspaceView) -> None:
     """Move the workspace to the trash."""
     agreed = await confirm(
-        f"Destroy {desk.id}",
+        f"Destroy {view.id}",
         "Its files go to the trash and its name becomes free.",
-        f"Undo brings it back, for {desk.site.settings.workspaces.trash_days:g} days.",
+        f"Undo brings it back, for {view.site.settings.workspaces.trash_days:g} days.",
         "Destroy",
     )
     if not agreed:
         return
     try:
-        gone = await threads.io_bound(desk.verbs.destroy, desk.id)
+        gone = await threads.io_bound(view.verbs.destroy, view.id)
     except UnappliedChanges:
         agreed = await confirm(
             "It holds work that was not applied",
@@ -108,42 +110,42 @@ async def destroy(desk: WorkspaceView) -> None:
             "Undo brings all of it back.",
             "Destroy all the same",
         )
-        gone = await attempt(desk.verbs.destroy, desk.id, force=True) if agreed else None
+        gone = await attempt(view.verbs.destroy, view.id, force=True) if agreed else None
     except WorksteadError as error:
         say(error.message, hint=error.hint, bad=True)
         return
     if gone:
-        say_undoable(desk.site, f"{desk.id} is in the trash", gone[0].operation_id)
+        say_undoable(view.site, f"{view.id} is in the trash", gone[0].operation_id)
 
 
-async def apply(desk: WorkspaceView) -> None:
+async def apply(view: WorkspaceView) -> None:
     """Apply changes to the origin."""
-    changed = await attempt(desk.verbs.status, desk.id)
+    changed = await attempt(view.verbs.status, view.id)
     if changed is None:
         return
     if not changed:
         say("Nothing has changed here.")
         return
-    chosen = await _choose_changes(desk, [(each.status, each.path) for each in changed])
+    chosen = await _choose_changes(view, [(each.status, each.path) for each in changed])
     if chosen is not None:
-        await _give(desk, **chosen)
+        await _give(view, **chosen)
 
 
-async def apply_chosen(desk: WorkspaceView, paths: Sequence[str], hunks: Mapping[str, Sequence[str]]) -> None:
+async def apply_chosen(view: WorkspaceView, paths: Sequence[str], hunks: Mapping[str, Sequence[str]]) -> None:
     """Apply some files, and some hunks of others."""
     agreed = await confirm(
-        f"Apply what was chosen in {desk.id}",
+        f"Apply what was chosen in {view.id}",
         "The folder it came from gets this and nothing else; what is not chosen stays here as unapplied.",
         "Undo takes it back.",
         "Apply",
         details=[*paths, *(f"{path}: {count(len(ids), 'place')}" for path, ids in hunks.items())],
     )
     if agreed:
-        await _give(desk, paths, None, hunks)
+        await _give(view, paths, None, hunks)
 
 
-async def _choose_changes(desk: WorkspaceView, changed: list[tuple[str, str]]) -> dict[str, Any] | None:
-    with question(f"Apply {desk.id}", "44rem") as dialog:
+async def _choose_changes(view: WorkspaceView, changed: list[tuple[str, str]]) -> dict[str, Any] | None:
+    with question(f"Apply {view.id}", "44rem") as dialog:
         ui.label(f"{count(len(changed), 'changed path')} can be given back. Undo takes it back again.").classes("dim")
         boxes: dict[str, ui.checkbox] = {}
         with ui.column().classes("panel gap-0 w-full max-h-64 overflow-auto"):
@@ -171,7 +173,7 @@ async def _choose_changes(desk: WorkspaceView, changed: list[tuple[str, str]]) -
 
 
 async def _give(
-    desk: WorkspaceView,
+    view: WorkspaceView,
     paths: Sequence[str],
     to: str | None,
     hunks: Mapping[str, Sequence[str]] | None = None,
@@ -179,7 +181,7 @@ async def _give(
     mark_conflicts: bool = False,
 ) -> None:
     def give() -> Any:
-        return desk.verbs.apply(desk.id, paths, hunks=hunks, to=to, mark_conflicts=mark_conflicts)
+        return view.verbs.apply(view.id, paths, hunks=hunks, to=to, mark_conflicts=mark_conflicts)
 
     try:
         given = await threads.io_bound(give)
@@ -192,7 +194,7 @@ async def _give(
             "Write with markers",
             details=clashes,
         ):
-            await _give(desk, paths, to, hunks, mark_conflicts=True)
+            await _give(view, paths, to, hunks, mark_conflicts=True)
         elif not clashes:
             say(moved.message, hint=moved.hint, bad=True)
         return
@@ -206,4 +208,4 @@ async def _give(
         return
     said = f"Applied: {len(given.written)} written, {len(given.deleted)} deleted"
     said += f", {len(given.conflicts)} with conflict markers" if given.conflicts else ""
-    say_undoable(desk.site, said, given.operation_id)
+    say_undoable(view.site, said, given.operation_id)

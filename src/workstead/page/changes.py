@@ -22,31 +22,31 @@ _AT_FIRST = 3  # files that are expanded by default
 _MOST_LINES = 1500
 
 
-def show(desk: WorkspaceView) -> None:
+def show(view: WorkspaceView) -> None:
     """Show the changes of a workspace."""
-    _Changes(desk)
+    _Changes(view)
 
 
 class _Changes:
-    def __init__(self, desk: WorkspaceView) -> None:
-        self.desk = desk
+    def __init__(self, view: WorkspaceView) -> None:
+        self.view = view
         ui.add_css(patch.STYLE)
         with ui.row().classes("items-center gap-3 w-full"):
             self.old = ui.select({"base": "the beginning"}, value="base", label="From").classes("min-w-44")
             self.new = ui.select({"now": "now"}, value="now", label="To").classes("min-w-44")
-            self.view = ui.toggle(["Unified", "Side by side"], value="Unified").props(TOGGLE)
+            self.layout = ui.toggle(["Unified", "Side by side"], value="Unified").props(TOGGLE)
             self.sum = ui.label("").classes("dim").props('role="status"')
             self.give = ui.button(on_click=self._apply).props("no-caps unelevated dense").classes("px-2")
         self.box = ui.column().classes("w-full gap-2 mt-2")
         self.more = ui.label("").classes("dim mt-2")
         self.files: dict[str, _File] = {}
         self.drawing = asyncio.Lock()
-        for choice in (self.old, self.new, self.view):
+        for choice in (self.old, self.new, self.layout):
             choice.on_value_change(lambda: self.renew(force=True))
         self.shown: tuple[object, ...] | None = None
         self.chosen: set[tuple[str, str]] = set()  # a path, and the id of one of its hunks or "" for the whole file
         self._count_chosen()
-        desk.on_open("Changes", self.renew)
+        view.on_open("Changes", self.renew)
 
     async def renew(self, *, force: bool = False) -> None:
         async with self.drawing:  # one at a time: each redraw depends on the result of the one before
@@ -54,10 +54,10 @@ class _Changes:
 
     async def _renew(self, *, force: bool) -> None:
         await self._states()
-        found = await attempt(self.desk.verbs.diff, self.desk.id, from_=self.old.value, to=self.new.value)
+        found = await attempt(self.view.verbs.diff, self.view.id, from_=self.old.value, to=self.new.value)
         if found is None:
             return
-        key = (found.changes, self.old.value, self.new.value, self.view.value)
+        key = (found.changes, self.old.value, self.new.value, self.layout.value)
         if key == self.shown and not force:
             return
         self.shown = key
@@ -87,7 +87,7 @@ class _Changes:
             await self.files[path].renew(change)
 
     async def _states(self) -> None:
-        kept = await attempt(self.desk.verbs.snapshots, self.desk.id) or ()
+        kept = await attempt(self.view.verbs.snapshots, self.view.id) or ()
         named = {
             each.id: f"{clock(each.taken_at)} {each.label or each.cause.replace('_', ' ')}"
             for each in reversed(kept)
@@ -124,7 +124,7 @@ class _Changes:
         for path, hunk_id in sorted(self.chosen):
             if hunk_id:
                 hunks.setdefault(path, []).append(hunk_id)
-        await actions.apply_chosen(self.desk, sorted(path for path, hunk_id in self.chosen if not hunk_id), hunks)
+        await actions.apply_chosen(self.view, sorted(path for path, hunk_id in self.chosen if not hunk_id), hunks)
 
 
 class _File:
@@ -155,8 +155,8 @@ class _File:
             return
         self.is_filled = True
         found = await attempt(
-            changes.desk.verbs.diff,
-            changes.desk.id,
+            changes.view.verbs.diff,
+            changes.view.id,
             from_=changes.old.value,
             to=changes.new.value,
             paths=[change.path, *([change.old_path] if change.old_path else [])],
@@ -181,7 +181,7 @@ class _File:
                 ui.button(f"Show {left}", on_click=show_all).props("flat no-caps")
 
     def _draw(self, path: str, lines: list[patch.Line], hunks: Sequence[Hunk]) -> None:
-        draw = patch.unified if self.changes.view.value == "Unified" else patch.side_by_side
+        draw = patch.unified if self.changes.layout.value == "Unified" else patch.side_by_side
         if not hunks:
             ui.html(draw(lines), sanitize=False).classes("w-full")
         for hunk, part in zip(hunks, patch.split(lines), strict=False):  # the last ones may not be shown yet

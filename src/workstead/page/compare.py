@@ -11,7 +11,7 @@ from nicegui import ui
 from workstead.errors import WorksteadError
 from workstead.model.text import printable
 from workstead.page import actions
-from workstead.page.context import desk_url
+from workstead.page.context import workspace_url
 from workstead.page.layout import attempt, confirm, frame, lasting, say_undoable
 from workstead.page.text import count, span, typed
 from workstead.page.view import WorkspaceView
@@ -112,7 +112,7 @@ class _Compare:
     async def keep_only(self, kept: str, others: list[str]) -> None:
         agreed = await confirm(
             f"Keep {kept}, destroy the others",
-            f"{count(len(others), 'desk')} will go to the trash, with what they changed and nobody applied:",
+            f"{count(len(others), 'workspace')} will go to the trash, with what they changed and nobody applied:",
             f"Undo brings all of them back, for {self.site.settings.workspaces.trash_days:g} days.",
             f"Destroy {len(others)}",
             details=others,
@@ -120,7 +120,7 @@ class _Compare:
         if agreed:
             gone = await attempt(self.site.workspaces.destroy, *others, force=True, reason=f"{kept} was kept")
             if gone:
-                say_undoable(self.site, f"{count(len(gone), 'desk')} in the trash", gone[0].operation_id)
+                say_undoable(self.site, f"{count(len(gone), 'workspace')} in the trash", gone[0].operation_id)
 
 
 class _Card:
@@ -133,12 +133,12 @@ class _Card:
         with self.box:
             with ui.row().classes("w-full items-center gap-2 no-wrap"):
                 self.rank = ui.label().classes("text-lg dim")
-                ui.link(id, desk_url(id)).classes("font-bold break-all grow")
+                ui.link(id, workspace_url(id)).classes("font-bold break-all grow")
                 self.best = ui.badge("").props('color="primary"')
             self.list = ui.element("dl").classes("w-full")
             ui.space()
             with ui.row().classes("gap-1"):
-                diff = ui.button("Diff", on_click=lambda: ui.navigate.to(desk_url(id, tab="Changes")))
+                diff = ui.button("Diff", on_click=lambda: ui.navigate.to(workspace_url(id, tab="Changes")))
                 diff.props("flat dense no-caps")
                 apply = lasting(lambda: actions.apply(WorkspaceView(compare.site, id)))
                 self.apply = ui.button("Apply", on_click=apply)
@@ -185,13 +185,13 @@ def _facts(lane: Lane) -> list[tuple[str, str, str]]:
 def _nothing() -> None:
     with ui.column().classes("panel w-full"):
         ui.label("There is nothing to compare").classes("font-bold")
-        ui.label("Fork a desk, or let several try the same thing, and rank them by a check of yours:")
+        ui.label("Fork a workspace, or let several try the same thing, and rank them by a check of yours:")
         ui.code("aw race --source . -n 3 --check 'make test' -- ./attempt {n}", language="bash").classes("w-full")
-        ui.link("All desks", "/")
+        ui.link("All workspaces", "/")
 
 
 def _told(found: Comparison, race: Race | None) -> str:
-    parts = [count(len(found.lanes), "desk")]
+    parts = [count(len(found.lanes), "workspace")]
     if race is not None:
         parts.append(f"race {race.state}: {typed(race.command)[:120]}")
         if race.check:
@@ -245,4 +245,4 @@ def _paths(found: Comparison) -> None:
         if len(paths) > _MOST_PATHS:
             ui.label(f"and {len(paths) - _MOST_PATHS} more files").classes("dim mt-2")
         if len(found.lanes) > len(lanes):
-            ui.label(f"of the first {len(lanes)} desks").classes("dim mt-2")
+            ui.label(f"of the first {len(lanes)} workspaces").classes("dim mt-2")

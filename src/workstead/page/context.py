@@ -33,7 +33,7 @@ class Site:
         return self._front.settings
 
 
-def desk_url(workspace_id: str, **query: str) -> str:
+def workspace_url(workspace_id: str, **query: str) -> str:
     """Return the URL of a workspace; its id may contain any character."""
     task, _, agent = workspace_id.partition("/")
     tail = "&".join(f"{key}={quote(value, safe='')}" for key, value in query.items() if value)

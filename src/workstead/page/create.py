@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
 
-from workstead.page.layout import attempt, open_desk, question
+from workstead.page.layout import attempt, open_workspace, question
 
 if TYPE_CHECKING:
     from workstead.page.context import Site
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 _MOST_RECENT = 8
 POLICIES = {
     "careful": "careful: ask before files are overwritten, deleted or run",
-    "trusting": "trusting: everything inside its desk",
+    "trusting": "trusting: everything inside its workspace",
     "read-only": "read-only: look, and change nothing",
 }
 
 
 def ask(site: Site) -> None:
     """Show the dialog for a new workspace."""
-    with question("New desk", "44rem") as dialog:
+    with question("New workspace", "44rem") as dialog:
         with ui.tabs().props("no-caps dense align=left") as tabs:
             for name in ("Folder", "Repository", "Template", "Empty"):
                 ui.tab(name)
@@ -30,7 +30,7 @@ def ask(site: Site) -> None:
             with ui.tab_panel("Folder"):
                 folder = _FolderChooser(site)
             with ui.tab_panel("Repository"):
-                ui.label("Cloned once, then shared by every desk of the same commit.").classes("dim")
+                ui.label("Cloned once, then shared by every workspace of the same commit.").classes("dim")
                 url = ui.input("Address", placeholder="https://example.org/project.git#branch").classes("w-full")
             with ui.tab_panel("Template"):
                 names = [each.name for each in site.workspaces.templates()]
@@ -40,7 +40,7 @@ def ask(site: Site) -> None:
             with ui.tab_panel("Empty"):
                 ui.label("Nothing in it but its own folders.")
         with ui.row().classes("w-full items-end"):
-            desk_id = ui.input("Name (optional)", placeholder="task/agent").classes("grow")
+            wanted = ui.input("Name (optional)", placeholder="task/agent").classes("grow")
             policy = ui.select(POLICIES, value="careful", label="What its agent may do").classes("grow")
 
         def source() -> str:
@@ -53,7 +53,7 @@ def ask(site: Site) -> None:
 
         async def make() -> None:
             button.disable()
-            options: dict[str, Any] = {"id": desk_id.value.strip()} if (desk_id.value or "").strip() else {}
+            options: dict[str, Any] = {"id": wanted.value.strip()} if (wanted.value or "").strip() else {}
             options["config"] = {"policy": policy.value}
             made = await attempt(site.workspaces.create, source(), progress=working.set_text, **options)
             working.set_text("")
@@ -62,12 +62,12 @@ def ask(site: Site) -> None:
                 if tabs.value == "Folder":
                     await attempt(site.workspaces.open_folder, folder.path)
                 dialog.close()
-                open_desk(made.id)
+                open_workspace(made.id)
 
         with ui.row().classes("w-full items-center justify-end"):
             working = ui.label("").classes("dim grow").props('role="status"')
             ui.button("Cancel", on_click=dialog.close).props("flat no-caps")
-            button = ui.button("Make desk", on_click=make).props("no-caps unelevated")
+            button = ui.button("Make workspace", on_click=make).props("no-caps unelevated")
     dialog.open()
 
 

@@ -38,14 +38,14 @@ _NAME = """p => { const s = document.createElement('span'); s.style.paddingLeft 
 _MARKED = "p => ({A: 'text-positive', M: 'text-accent', D: 'text-negative'}[p.value] || 'dim')"
 
 
-def show(desk: WorkspaceView) -> None:
+def show(view: WorkspaceView) -> None:
     """Show the files of a workspace."""
-    _Files(desk)
+    _Files(view)
 
 
 class _Files:
-    def __init__(self, desk: WorkspaceView) -> None:
-        self.desk = desk
+    def __init__(self, view: WorkspaceView) -> None:
+        self.view = view
         self.rows: list[dict[str, Any]] = []  # as last sent
         self.marks: dict[str, str] = {}
         self.listed: dict[str, list[Any]] = {}  # cached entries of directories
@@ -63,7 +63,7 @@ class _Files:
             self.viewer = ui.column().classes("panel w-full min-h-64 gap-2")
         with self.viewer:
             ui.label("Choose a file.").classes("dim")
-        desk.on_open("Files", self._first, self._renew)
+        view.on_open("Files", self._first, self._renew)
 
     def _grid(self) -> ui.aggrid:
         grid = ui.aggrid(
@@ -105,7 +105,7 @@ class _Files:
     async def _look(self) -> None:
         """Fetch the changes, and the entries of every open directory."""
         marks: dict[str, str] = {}
-        for change in await attempt(self.desk.verbs.status, self.desk.id) or ():
+        for change in await attempt(self.view.verbs.status, self.view.id) or ():
             path = f"work/{change.path}"
             marks[path] = change.status
             while "/" in path:  # mark the directories above a change
@@ -116,7 +116,7 @@ class _Files:
 
     async def _list(self, path: str, *, deep: bool = False) -> None:
         """Fetch the entries of a directory; if deep, also of the open directories in it."""
-        found = await attempt(self.desk.verbs.list_directory, self.desk.id, path or ".") or ()
+        found = await attempt(self.view.verbs.list_directory, self.view.id, path or ".") or ()
         self.listed[path] = sorted(found, key=lambda each: (each.kind != "directory", each.name))
         for entry in self.listed[path] if deep else ():
             if entry.kind == "directory" and _join(path, entry.name) in self.opened:
@@ -135,7 +135,7 @@ class _Files:
             await self._renew()
             return
         glob = pattern if any(char in pattern for char in "*?[") else f"*{pattern}*"
-        found = await attempt(self.desk.verbs.search_names, self.desk.id, glob)
+        found = await attempt(self.view.verbs.search_names, self.view.id, glob)
         if found is not None and pattern == self.pattern:
             self.found = found.paths
             self._show()
@@ -179,7 +179,7 @@ class _Files:
     # -- the viewer ----------------------------------------------------------------------------------------------------
 
     async def _view(self, path: str) -> None:
-        found = await attempt(self.desk.verbs.stat_file, self.desk.id, path)
+        found = await attempt(self.view.verbs.stat_file, self.view.id, path)
         if found is None:
             return
         self.viewer.clear()
@@ -199,7 +199,7 @@ class _Files:
     async def _content(self, path: str, length: int) -> None:
         ending = path.rpartition(".")[2].lower()
         if ending in _PICTURES and length <= _MOST_PICTURE:
-            data = await attempt(self.desk.verbs.read_file, self.desk.id, path)
+            data = await attempt(self.view.verbs.read_file, self.view.id, path)
             if data is not None:
                 # As an image a file is never executed, whatever it contains.
                 ui.image(f"data:image/{_PICTURES[ending]};base64,{base64.b64encode(data).decode()}").classes(
@@ -207,7 +207,7 @@ class _Files:
                 ).props(f'fit=contain alt="{ending} picture"').style("max-height: 60vh")
             return
         most = _MOST_TEXT if length <= _MOST_TEXT else _HEAD
-        data = await attempt(self.desk.verbs.read_file, self.desk.id, path, length=most)
+        data = await attempt(self.view.verbs.read_file, self.view.id, path, length=most)
         if data is None:
             return
         if b"\0" in data[:8192]:
@@ -220,7 +220,7 @@ class _Files:
         editor.classes("w-full").style("height: min(60vh, 42rem)").disable()
 
     async def _download(self, path: str) -> None:
-        data = await attempt(self.desk.verbs.read_file, self.desk.id, path)
+        data = await attempt(self.view.verbs.read_file, self.view.id, path)
         if data is not None:
             ui.download.content(data, path.rpartition("/")[2])
 

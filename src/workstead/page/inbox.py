@@ -11,7 +11,7 @@ from nicegui import binding, ui
 from workstead.model.policy import literal
 from workstead.model.text import printable
 from workstead.page import patch
-from workstead.page.context import desk_url
+from workstead.page.context import workspace_url
 from workstead.page.layout import attempt, confirm, frame, lasting, say
 from workstead.page.text import clock, count, span
 
@@ -71,7 +71,7 @@ class _Inbox:
         with self.nothing:
             ui.label("Nobody asks for anything.").classes("font-bold")
             ui.label(
-                "When an agent wants to do what its desk's policy leaves to you, it is shown here with "
+                "When an agent wants to do what its workspace's policy leaves to you, it is shown here with "
                 "the exact change."
             ).classes("dim")
         self.nothing.set_visibility(False)
@@ -131,7 +131,7 @@ class _Inbox:
                 card.chosen.on_value_change(lambda event: self._choose(asked.id, bool(event.value)))
                 ui.label(asked.operation).classes("font-bold")
                 ui.label(printable(asked.path)).classes("mono grow break-all")
-                ui.link(asked.workspace_id, desk_url(asked.workspace_id))
+                ui.link(asked.workspace_id, workspace_url(asked.workspace_id))
             left = max(0.0, asked.expires_at - time.time())
             ui.label(
                 f"{asked.actor_id}, {clock(asked.requested_at)} · {printable(asked.rule)} · {span(left)} left"
@@ -189,7 +189,7 @@ class _Inbox:
 
     async def _allow_alike(self, asked: Approval) -> None:
         folder = asked.place.rpartition("/")[0]
-        where = f"below {printable(folder)}/" if folder else "anywhere in the desk"
+        where = f"below {printable(folder)}/" if folder else "anywhere in the workspace"
         agreed = await confirm(
             f"Allow every {asked.operation} {where}",
             f"All open requests of {asked.workspace_id} to {asked.operation} something {where}, and those that follow"

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nicegui import context, run, ui
 
 from workstead.errors import WorksteadError
-from workstead.page.context import Site, desk_url
+from workstead.page.context import Site, workspace_url
 
 if TYPE_CHECKING:
     from workstead.model.operation import Operation
 
 T = TypeVar("T")
 
-PLACES = (("/", "Desks"), ("/approvals", "Approvals"), ("/machine", "Machine"))
+PLACES = (("/", "Workspaces"), ("/approvals", "Approvals"), ("/machine", "Machine"))
 TOGGLE = 'no-caps unelevated padding="4px 12px"'
 _TOAST_SECONDS = 20
 _STYLE = """
@@ -211,6 +211,6 @@ async def confirm(title: str, what: str, back: str, button: str, *, details: Seq
     return bool(chosen)
 
 
-def open_desk(workspace_id: str) -> None:
+def open_workspace(workspace_id: str) -> None:
     """Navigate to a workspace's page."""
-    ui.navigate.to(desk_url(workspace_id))
+    ui.navigate.to(workspace_url(workspace_id))

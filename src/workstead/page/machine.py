@@ -32,9 +32,9 @@ def show(site: Site) -> None:
                 with ui.column().classes("panel w-full gap-1"):
                     ui.label("Disk").classes("font-bold")
                     ui.label(
-                        f"desks {size(used.workspaces_bytes)} of their own and {size(used.shared_bytes)} shared, "
+                        f"workspaces {size(used.workspaces_bytes)} of their own and {size(used.shared_bytes)} shared, "
                         f"kept states {size(used.snapshots_bytes)}, "
-                        f"trash {size(used.trash_bytes)} ({count(used.trash, 'desk')})"
+                        f"trash {size(used.trash_bytes)} ({count(used.trash, 'workspace')})"
                     )
                     ui.label(
                         f"caches {size(used.cache_bytes)}, archives {size(used.archives_bytes)}, "

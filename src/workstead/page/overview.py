@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nicegui import ui
 
 from workstead.page import create
-from workstead.page.context import compare_url, desk_url
+from workstead.page.context import compare_url, workspace_url
 from workstead.page.layout import TOGGLE, frame, is_loaded
 from workstead.page.text import LABEL, LINES
 
@@ -39,7 +39,7 @@ _AGE = """p => { if (!p.value) return ''; const s = Math.max(0, (Date.now() - Da
            s < 86400 ? Math.floor(s / 3600) + ' h' : Math.floor(s / 86400) + ' d' }"""
 _STATE = "p => 'state ' + p.value"
 _COLUMNS: list[dict[str, Any]] = [
-    {"headerName": "Desk", "field": "id", ":cellRenderer": _LINK, "flex": 3, "minWidth": 150, "sort": "asc"},
+    {"headerName": "Workspace", "field": "id", ":cellRenderer": _LINK, "flex": 3, "minWidth": 150, "sort": "asc"},
     {"headerName": "State", "field": "state", "width": 105, ":cellClass": _STATE},
     {"headerName": "Doing now", "field": "doing", "flex": 4, "minWidth": 140, "cellClass": "mono"},
     {"headerName": "For", "field": "since", "width": 90, ":valueFormatter": _AGE},
@@ -55,11 +55,11 @@ def show(site: Site) -> None:
     version, rows, _ = site.board.newer_than(-1)
     with frame(site, "/"):
         with ui.row().classes("w-full items-center gap-3"):
-            ui.label("Desks").classes("text-xl font-bold").props('role="heading" aria-level="1"')
-            search = ui.input(placeholder="Search").props('dense outlined clearable aria-label="Search desks"')
+            ui.label("Workspaces").classes("text-xl font-bold").props('role="heading" aria-level="1"')
+            search = ui.input(placeholder="Search").props('dense outlined clearable aria-label="Search workspaces"')
             chosen = ui.toggle(["All", "Running", "Changed"], value="All").props(TOGGLE)
             ui.space()
-            ui.button("New desk", icon="add", on_click=lambda: create.ask(site)).props("no-caps unelevated")
+            ui.button("New workspace", icon="add", on_click=lambda: create.ask(site)).props("no-caps unelevated")
         empty = _Empty(site)
         # Height and visibility are set on the wrapper: a grid whose own element changes is rebuilt from its first rows.
         with ui.element("div").classes("w-full mt-3").style(_height(len(rows))) as box:
@@ -83,12 +83,14 @@ class _Empty:
 
     def __init__(self, site: Site) -> None:
         with ui.column().classes("panel w-full items-start mt-4") as self.box:
-            ui.label("No desks yet").classes("text-lg font-bold")
-            ui.label("A desk is a copy of a folder or repository in which an agent works alone. Yours stays untouched.")
+            ui.label("No workspaces yet").classes("text-lg font-bold")
+            ui.label(
+                "A workspace is a copy of a folder or repository in which an agent works alone. Yours stays untouched."
+            )
             ui.label("In a terminal, in the folder of a project:")
             ui.code("aw run --source . -- sh -c 'date > built.txt'", language="bash").classes("w-full")
             ui.label("or here:")
-            ui.button("New desk", icon="add", on_click=lambda: create.ask(site)).props("no-caps outline")
+            ui.button("New workspace", icon="add", on_click=lambda: create.ask(site)).props("no-caps outline")
         self.box.set_visibility(not site.board.rows)
 
 
@@ -119,7 +121,7 @@ def _height(rows: int) -> str:
 
 
 def _shown(row: Row) -> Row:
-    return {**row, "href": desk_url(row["id"]), "compare": compare_url(row["task"]) if row["several"] else ""}
+    return {**row, "href": workspace_url(row["id"]), "compare": compare_url(row["task"]) if row["several"] else ""}
 
 
 def _keep_live(board: Board, grid: ui.aggrid, box: ui.element, empty: _Empty, version: int, known: set[str]) -> None:
@@ -197,7 +199,7 @@ def _disk(board: Board) -> dict[str, Any]:
     ]
     names = [row["id"] for row in rows]
     return _base(
-        f"Disk of each desk, {name}: its own, and shared",
+        f"Disk of each workspace, {name}: its own, and shared",
         xAxis={"type": "value", "axisLabel": LABEL, "splitLine": LINES},
         yAxis={"type": "category", "data": names, "axisLabel": {**LABEL, "width": 110, "overflow": "truncate"}},
         series=series,

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from workstead.page.view import WorkspaceView
 
 
-async def ask(desk: WorkspaceView) -> None:
+async def ask(view: WorkspaceView) -> None:
     """Ask for the task, start the race, and open its comparison."""
-    workspace = await attempt(desk.verbs.get, desk.id)
+    workspace = await attempt(view.verbs.get, view.id)
     if workspace is None:
         return
     with question("Race") as dialog:
         ui.label(
-            f"New desks of {printable(workspace.source)} try the same command at the same time. "
-            f"{desk.id} is not touched, and nothing is applied."
+            f"New workspaces of {printable(workspace.source)} try the same command at the same time. "
+            f"{view.id} is not touched, and nothing is applied."
         ).classes("dim")
         number = ui.number("How many", value=3, min=1, max=50, precision=0).classes("w-full")
-        command = ui.input("Command; {n} is the number of the desk", placeholder="./attempt --seed {n}")
+        command = ui.input("Command; {n} is the number of the workspace", placeholder="./attempt --seed {n}")
         check = ui.input("Check that ranks them (optional)", placeholder="make test")
         for field in (command, check):
             field.classes("w-full mono")
@@ -44,7 +44,7 @@ async def ask(desk: WorkspaceView) -> None:
         say("Type a command first.", bad=True)
         return
     options = {"count": int(number.value or 1), "check": (check.value or "").strip() or None}
-    started = await attempt(_start, desk.site, workspace.source, ["sh", "-c", command.value], options)
+    started = await attempt(_start, view.site, workspace.source, ["sh", "-c", command.value], options)
     if started is not None:
         ui.navigate.to(compare_url(started.task_id))
 

@@ -25,14 +25,14 @@ _decoder = codecs.getincrementaldecoder("utf-8")
 _SCREEN = {"convertEol": True, "scrollback": 10_000, "fontSize": 13}
 
 
-def show(desk: WorkspaceView) -> None:
+def show(view: WorkspaceView) -> None:
     """Show the runs of a workspace."""
-    _Runs(desk)
+    _Runs(view)
 
 
 class _Runs:
-    def __init__(self, desk: WorkspaceView) -> None:
-        self.desk = desk
+    def __init__(self, view: WorkspaceView) -> None:
+        self.view = view
         self.chosen = ""
         self.offset = 0
         self.ended = False
@@ -59,21 +59,21 @@ class _Runs:
                 self.screen.on_data(self._typed)
                 self.screen.on_resize(self._resized)
         self.stop.set_visibility(False)
-        desk.on_open("Runs", self._first, self._renew)
+        view.on_open("Runs", self._first, self._renew)
         ui.context.client.on_disconnect(self._let_go)
 
     async def _first(self) -> None:
         with self.title.parent_slot.parent:  # type: ignore[union-attr]
             ui.timer(_READ_SECONDS, self._read)
-        story = await attempt(self.desk.story.renew)
+        story = await attempt(self.view.story.renew)
         runs = list(story.runs.values()) if story else []
         if runs:
-            await self._choose(next((each for each in runs if each.id == self.desk.first_run), runs[-1]))
+            await self._choose(next((each for each in runs if each.id == self.view.first_run), runs[-1]))
         else:
             await self._renew()
 
     async def _renew(self) -> None:
-        story = await attempt(self.desk.story.renew)
+        story = await attempt(self.view.story.renew)
         if story is None:
             return
         runs = story.runs
@@ -123,7 +123,7 @@ class _Runs:
             return
         run_id, offset = self.chosen, self.offset
         try:
-            is_active = self.desk.verbs.get_run(run_id).is_active  # asked before reading, so that no output is missed
+            is_active = self.view.verbs.get_run(run_id).is_active  # asked before reading, so that no output is missed
             found = await threads.io_bound(self._read_on, run_id, offset)
         except WorksteadError:
             return
@@ -139,8 +139,8 @@ class _Runs:
 
     def _read_on(self, run_id: str, offset: int) -> tuple[int, Any, int]:
         """Return the offset to continue from, near the end of a long output, and the pieces after it."""
-        start = self.desk.verbs.find_tail(run_id, offset, max_bytes=_TAIL_BYTES)
-        return start, *self.desk.verbs.read_output(run_id, start, max_bytes=2 * _TAIL_BYTES)
+        start = self.view.verbs.find_tail(run_id, offset, max_bytes=_TAIL_BYTES)
+        return start, *self.view.verbs.read_output(run_id, start, max_bytes=2 * _TAIL_BYTES)
 
     async def _start(self) -> None:
         text = (self.command.value or "").strip()
@@ -151,13 +151,13 @@ class _Runs:
 
     async def _run(self, command: list[str], **more: Any) -> Run | None:
         network = (self.network.value or "none").strip()
-        started = await attempt(self.desk.verbs.run, self.desk.id, command, network=network, **more)
+        started = await attempt(self.view.verbs.run, self.view.id, command, network=network, **more)
         if started is not None:
             await self._choose(started)
         return started
 
     async def _stop(self) -> None:
-        if await attempt(self.desk.verbs.stop, self.chosen) is not None:
+        if await attempt(self.view.verbs.stop, self.chosen) is not None:
             say("Stopped")
 
     # -- the terminal --------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class _Runs:
         size = {"rows": int(rows or 24), "columns": int(columns or 80)}
         started = await self._run(["sh", "-c", "exec bash -i || exec sh -i"], tty=True, concurrent=True, **size)
         if started is not None:
-            self.conversation = await attempt(self.desk.verbs.converse, started.id)
+            self.conversation = await attempt(self.view.verbs.converse, started.id)
             self.screen.run_terminal_method("focus")
 
     async def _typed(self, event: Any) -> None:

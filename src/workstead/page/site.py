@@ -35,8 +35,8 @@ def mount(app: App) -> Site:
     pages.on_startup(site.board.start)
     pages.on_shutdown(site.board.stop)
     options: dict[str, Any] = {"response_timeout": 20}
-    ui.page("/", title="Desks · Workstead", **options)(lambda: overview.show(site))
-    ui.page("/desk/{task}/{agent}", title="Desk · Workstead", **options)(workspace.page(site))
+    ui.page("/", title="Workspaces · Workstead", **options)(lambda: overview.show(site))
+    ui.page("/desk/{task}/{agent}", title="Workspace · Workstead", **options)(workspace.page(site))
     ui.page("/approvals", title="Approvals · Workstead", **options)(lambda: inbox.show(site))
     ui.page("/compare/{task}", title="Compare · Workstead", **options)(compare.page(site))
     ui.page("/machine", title="Machine · Workstead", **options)(lambda: machine.show(site))

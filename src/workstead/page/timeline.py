@@ -12,7 +12,7 @@ from workstead.model.moment import seconds
 from workstead.model.text import printable
 from workstead.model.value import Value
 from workstead.page import actions
-from workstead.page.context import desk_url
+from workstead.page.context import workspace_url
 from workstead.page.layout import attempt, lasting
 from workstead.page.text import LABEL, clock, span, typed
 
@@ -44,14 +44,14 @@ class Entry(Value):
     url: str = ""  # of its page
 
 
-def show(desk: WorkspaceView) -> None:
+def show(view: WorkspaceView) -> None:
     """Show the timeline of a workspace."""
-    _Timeline(desk)
+    _Timeline(view)
 
 
 class _Timeline:
-    def __init__(self, desk: WorkspaceView) -> None:
-        self.desk = desk
+    def __init__(self, view: WorkspaceView) -> None:
+        self.view = view
         self.version = 0  # of the shown story
         self.drawn_at, self.is_old = 0.0, False
         self.entries: list[Entry] = []
@@ -59,11 +59,11 @@ class _Timeline:
         self.chart = ui.echart({"xAxis": {}, "yAxis": {}, "series": []}).classes("panel w-full h-48")
         self.listed = ui.column().classes("w-full gap-1 mt-2")
         self.more = ui.label("").classes("dim mt-1")
-        desk.on_open("Timeline", self._renew)
+        view.on_open("Timeline", self._renew)
         ui.timer(_DRAW_SECONDS, self._keep_drawn)
 
     async def _renew(self) -> None:
-        story = await attempt(self.desk.story.renew)
+        story = await attempt(self.view.story.renew)
         if story is None or story.version == self.version:
             return
         self.version = story.version
@@ -78,7 +78,7 @@ class _Timeline:
     def _keep_drawn(self) -> None:
         """Draw new entries, and running ones at intervals; less often than events arrive."""
         goes_on = any(entry.until is None for entry in self.entries)
-        if self.desk.tab == "Timeline" and (
+        if self.view.tab == "Timeline" and (
             self.is_old or (goes_on and time.time() - self.drawn_at > _GOES_ON_SECONDS)
         ):
             self._draw()
@@ -97,14 +97,14 @@ class _Timeline:
         for place, entry in enumerate(wanted):
             if entry not in self.lines:
                 with self.listed:
-                    self.lines[entry] = _line(self.desk, entry)
+                    self.lines[entry] = _line(self.view, entry)
                 self.lines[entry].move(target_index=place)
         self.more.set_text("Older ones are left out here." if len(self.entries) > len(wanted) else "")
 
 
 def _entries(story: Story) -> list[Entry]:
     found = []
-    runs_url = desk_url(story.id, tab="Runs")
+    runs_url = workspace_url(story.id, tab="Runs")
     for run in story.runs.values():
         began = seconds(run.created_at)
         ended = seconds(run.finished_at) if run.finished_at else None
@@ -152,7 +152,7 @@ def _drawn(entries: list[Entry]) -> dict[str, Any]:
     }
 
 
-def _line(desk: WorkspaceView, entry: Entry) -> ui.row:
+def _line(view: WorkspaceView, entry: Entry) -> ui.row:
     with ui.row().classes("w-full items-center gap-x-3 gap-y-0 lg:flex-nowrap lg:min-h-9") as line:
         ui.label(clock(entry.at)).classes("dim mono lg:w-36 shrink-0")
         ui.label(LANES[entry.lane]).classes("lg:w-24 shrink-0")
@@ -161,7 +161,7 @@ def _line(desk: WorkspaceView, entry: Entry) -> ui.row:
             ui.link("Open", entry.url).classes("px-1")
         if entry.state:
             name = entry.state
-            ui.button("Restore", on_click=lasting(lambda: actions.restore(desk, name))).props("flat dense no-caps")
+            ui.button("Restore", on_click=lasting(lambda: actions.restore(view, name))).props("flat dense no-caps")
             fork = None if name == "base" else name
-            ui.button("Fork", on_click=lasting(lambda: actions.fork(desk, fork or "base"))).props("flat dense no-caps")
+            ui.button("Fork", on_click=lasting(lambda: actions.fork(view, fork or "base"))).props("flat dense no-caps")
     return line

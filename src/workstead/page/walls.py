@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from workstead.page.view import WorkspaceView
 
 
-def show(desk: WorkspaceView) -> None:
+def show(view: WorkspaceView) -> None:
     """Show the sandbox, policy and quota of a workspace."""
     box = ui.column().classes("w-full gap-4")
 
     async def renew() -> None:
-        runs = await attempt(desk.verbs.runs, desk.id) or ()
-        policy = await attempt(desk.verbs.policy, desk.id)
-        used = await attempt(desk.verbs.usage_of, desk.id)
+        runs = await attempt(view.verbs.runs, view.id) or ()
+        policy = await attempt(view.verbs.policy, view.id)
+        used = await attempt(view.verbs.usage_of, view.id)
         box.clear()
         with box:
             held = next((run.enforcement for run in reversed(runs) if run.enforcement), {})
@@ -38,7 +38,7 @@ def show(desk: WorkspaceView) -> None:
             if used is not None:
                 _disk(used)
 
-    desk.on_open("Walls", renew)
+    view.on_open("Walls", renew)
 
 
 def _said(value: object) -> str:

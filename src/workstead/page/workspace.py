@@ -46,7 +46,9 @@ class WorkspacePage(WorkspaceView):
                 ui.label(self.id).classes("text-xl font-bold").props('role="heading" aria-level="1"')
                 state = ui.badge("").props("outline")
                 facts = ui.label("").classes("dim break-all")
-                others = ui.link("Compare", compare_url(workspace.task_id)).tooltip("with the other desks of its task")
+                others = ui.link("Compare", compare_url(workspace.task_id)).tooltip(
+                    "with the other workspaces of its task"
+                )
             actions.bar(self)
             with ui.tabs().props("no-caps dense align=left").classes("w-full") as tabs:
                 for name in TABS:
@@ -87,4 +89,4 @@ def _absent(error: WorksteadError) -> None:
     with ui.column().classes("panel mt-4"):
         ui.label(error.message).classes("text-lg font-bold")
         ui.label(error.hint or "It may have been destroyed: Undo on the Machine page brings it back.")
-        ui.link("All desks", "/")
+        ui.link("All workspaces", "/")

@@ -58,7 +58,7 @@ KILLED_WRITER = f"""
 import os, signal, workstead
 it = workstead.open()
 it.write_file("{OTHER}", "work/killed.txt", "x")
-it.pin("{OTHER}")
+it.snapshot("{OTHER}")
 os.kill(os.getpid(), signal.SIGKILL)
 """
 WRITE_AHEAD = ("write-ahead log", "index of the write-ahead log")  # kinds that only a killed process leaves

@@ -329,7 +329,7 @@ def test_the_metadata_of_a_workspace_that_came_back_elsewhere_names_its_new_plac
     texts = {name: json.loads(workspaces.read_text("other/b", f".aw/{name}")) for name in METADATA}
     assert texts["workspace_config.json"]["workspace_path"] == back.path
     assert texts["run.json"]["workspace_id"] == texts["context.json"]["workspace_id"] == "other/b"
-    assert texts["task_spec.json"]["task_id"] == "other"
+    assert (texts["task_spec.json"]["task_id"], texts["task_spec.json"]["agent_id"]) == ("other", "b")
     assert texts["context.json"]["workspace_path"] == "the user's own"
     assert list(workspaces.repair()) == []
     workspaces.verify().check()

@@ -244,7 +244,7 @@ def _is_of_another_place(workspace: Workspace, name: str) -> bool:
     """Return whether a document has a path or an id of the workspace from before it or its home was moved or copied."""
     import json
 
-    place = {"workspace_path": workspace.path, "workspace_id": workspace.id, "task_id": workspace.task_id}
+    place = {"workspace_path": workspace.path, **workspace.names(), "task_id": workspace.task_id}
     config = parse_config(workspace.config)
     given = {"task_spec.json": config.task_spec, "context.json": config.context}.get(name, {})  # keys of the user's
     said = json.loads(metadata.read_document(workspace.path, name) or b"{}")

@@ -45,3 +45,12 @@ def test_a_digest_by_holes_is_the_one_of_all_bytes(tmp_path: Path) -> None:
     pieces = [(n, sha256(data[n * CHUNK : (n + 1) * CHUNK]).digest()) for n in (2, 5)]
     with open(path, "rb") as file:
         assert digest_of(file.fileno(), size) == sha256(encode_pieces(size, pieces)).digest()
+
+
+def test_a_diff_names_a_huge_file_and_does_not_read_it(person: Person) -> None:
+    person.aw_ok("create", "t/a")
+    person.sh(f"truncate -s {TERABYTE} huge; echo small > small", cwd=person.home / "workspaces/t/a/work")
+    patch = person.aw_ok("diff", "t/a")
+    assert "Not in this patch: huge (larger than 1 GiB)" in patch
+    assert "+small" in patch
+    assert [each["path"] for each in person.aw_json("diff", "t/a")["changes"]] == ["huge", "small"]

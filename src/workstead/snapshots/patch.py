@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from workstead.snapshots.trees import Tree
 
 MAX_TEXT = 64 << 20  # a larger file is shown as binary
+MAX_BINARY = 1 << 30  # a larger file is named only: no program reads such a patch, and a sparse file may be a terabyte
 _KINDS = {FILE: "file", LINK: "link", DIR: "dir", LEFT_OUT: "other"}
 _CONTEXT = 3  # lines of context of hunks that can be selected
 
@@ -95,16 +96,24 @@ def _hunk(group: Group, piece: bytes) -> Hunk:
 
 
 def _note(pair: Pair) -> Iterator[bytes]:
-    """Yield a comment line, which patch programs skip, about an entry that exists but is in no snapshot."""
+    """Yield a comment line, which patch programs skip, about an entry that is in no snapshot or too large."""
     for entry, path in ((pair.old, pair.old_path), (pair.new, pair.new_path)):
-        if entry is not None and entry.unkept:
-            yield b"Not in this patch: %s (%s)\n" % (quote(path), entry.target.encode())
+        if reason := _why_left_out(entry):
+            yield b"Not in this patch: %s (%s)\n" % (quote(path), reason.encode())
             return
+
+
+def _why_left_out(entry: Entry | None) -> str:
+    if entry is None:
+        return ""
+    if entry.unkept:
+        return entry.target
+    return f"larger than {MAX_BINARY >> 30} GiB" if entry.kind == FILE and entry.size > MAX_BINARY else ""
 
 
 def _shown(old: Tree, new: Tree, pair: Pair) -> Iterator[_Shown]:
     """Yield the patches of a change. Like git, write a change of type as a deletion and an addition."""
-    if any(entry is not None and entry.unkept for entry in (pair.old, pair.new)):
+    if _why_left_out(pair.old) or _why_left_out(pair.new):
         return
     before, after = (
         entry if entry is not None and entry.kind in (FILE, LINK) else None for entry in (pair.old, pair.new)

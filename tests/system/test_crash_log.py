@@ -195,7 +195,7 @@ def test_a_detached_operation_that_crashes(person: Person) -> None:
     person.python("import workstead\nwith workstead.open() as workspaces: workspaces.start_call('no-such-operation')")
     log = person.home / "logs" / "call.log"
     wait_until(log.exists)
-    wait_until(lambda: "no-such-operation" in log.read_text().splitlines()[-1])
+    wait_until(lambda: "no-such-operation" in (log.read_text().splitlines() or [""])[-1])
     assert "operation no-such-operation," in check_log(person, log)
 
 

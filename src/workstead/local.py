@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from workstead.model.machine import Mounted
     from workstead.model.message import Message
     from workstead.model.operation import Operation
+    from workstead.model.overview import Summary
     from workstead.model.policy import Decision, Policy
     from workstead.model.race import Comparison, Race
     from workstead.model.retention import Candidate
@@ -232,6 +233,11 @@ class Local:
     def list(self, task: str | None = None, *, all: bool = False) -> Sequence[Workspace]:
         found = lookup.list_all(self._home, task=None if task is None else check_part(task), gone=all)
         return lookup.within_reach(self._home, found)
+
+    def overview(self, task: str | None = None) -> Sequence[Summary]:
+        from workstead.verbs.overview import overview
+
+        return overview(self._home, None if task is None else check_part(task))
 
     def inject(self, spec: Mapping[str, Any], id: str) -> dict[str, Any]:
         return {**spec, "metadata": {**spec.get("metadata", {}), "workspace": self.path(id)}}

@@ -67,6 +67,7 @@ from workstead.model.public import (
     Run,
     Snapshot,
     Stat,
+    Summary,
     Template,
     Token,
     Tree,
@@ -276,6 +277,10 @@ class Remote:
     def list(self, task: str | None = None, *, all: bool = False) -> Sequence[Workspace]:
         found = self._get("/api/workspaces", task_id=None if task is None else check_part(task), all=all or None)
         return build(list[Workspace], found)  # type: ignore[no-any-return]
+
+    def overview(self, task: str | None = None) -> Sequence[Summary]:
+        found = self._get("/api/status", task_id=None if task is None else check_part(task))
+        return build(list[Summary], found)  # type: ignore[no-any-return]
 
     def inject(self, spec: Mapping[str, Any], id: str) -> dict[str, Any]:
         return {**spec, "metadata": {**spec.get("metadata", {}), "workspace": self.path(id)}}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from workstead.model.machine import Mounted
     from workstead.model.message import Message
     from workstead.model.operation import Operation
+    from workstead.model.overview import Summary
     from workstead.model.policy import Decision, Policy
     from workstead.model.race import Comparison, Race
     from workstead.model.retention import Candidate
@@ -123,6 +124,12 @@ if TYPE_CHECKING:
 
         def list(self, task: str | None = None, *, all: bool = False) -> Sequence[Workspace]:
             """Return the workspaces, oldest first."""
+
+        def overview(self, task: str | None = None) -> Sequence[Summary]:
+            """Return what each workspace does, how its last run ended and what to do next, without reading its files.
+
+            What waits for an answer comes first, then what runs, then the newest.
+            """
 
         def inject(self, spec: Mapping[str, Any], id: str) -> dict[str, Any]:
             """Return a copy of an agent's spec with the path of its workspace under `metadata.workspace`."""

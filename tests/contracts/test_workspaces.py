@@ -125,6 +125,17 @@ def test_a_pinned_workspace_says_so(desks: Any) -> None:
     assert desks.unpin("t/a").id == "t/a"
 
 
+def test_the_overview_has_each_workspace_and_its_last_run(desks: Any) -> None:
+    desks.create(id="t/a")
+    desks.create(id="u/b")
+    desks.wait(desks.run("t/a", ["false"]).id)
+    assert [(each.workspace_id, each.status, each.exit_code) for each in desks.overview()] == [
+        ("t/a", "failed", 1),
+        ("u/b", "ready", None),
+    ]
+    assert [each.workspace_id for each in desks.overview("u")] == ["u/b"]
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 

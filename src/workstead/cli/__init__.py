@@ -22,6 +22,7 @@ GROUPS: tuple[tuple[str, dict[str, tuple[str, str]]], ...] = (
     (
         "workspaces",
         {
+            "status": ("workstead.cli.status", "show what every workspace does, and what to do next"),
             "create": ("workstead.cli.lifecycle", "make a workspace"),
             "list": ("workstead.cli.lifecycle", "list workspaces"),
             "show": ("workstead.cli.lifecycle", "show one workspace"),
@@ -182,6 +183,8 @@ def _dispatch(door: Door, arguments: list[str]) -> int:
             return 0
         if len(arguments) > 1:
             return _dispatch(door, [arguments[1], "--help"])
+        if not arguments and not leading and _is_in_project():
+            return _dispatch(door, ["status", "--here"])
         print(_overview())
         return 0
     name, rest = arguments[0], arguments[1:]
@@ -195,6 +198,19 @@ def _dispatch(door: Door, arguments: list[str]) -> int:
         return 0
     door.take(parsed)
     return int(command.run(door, parsed) or 0)
+
+
+def _is_in_project() -> bool:
+    """Return whether a person at a terminal is in a repository: a bare `aw` shows its workspaces then."""
+    if not sys.stdout.isatty():
+        return False
+    try:
+        folder = os.getcwd()
+    except FileNotFoundError:  # it was deleted
+        return False
+    while folder != "/" and not os.path.lexists(f"{folder}/.git"):
+        folder = os.path.dirname(folder)
+    return folder != "/"
 
 
 def _split_leading(arguments: list[str]) -> tuple[list[str], list[str]]:

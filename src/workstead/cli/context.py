@@ -15,7 +15,7 @@ from workstead.model.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, NoReturn
 
     from workstead.local import Local
@@ -209,6 +209,50 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     head = "  ".join(header.ljust(width) for header, width in zip(headers, widths, strict=True)).rstrip()
     return "\n".join([style(head, "2"), *lines])
+
+
+def fitted(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    flexible: Sequence[int] = (),
+    colours: Mapping[int, Mapping[str, str]] | None = None,
+) -> str:
+    """Return a table that fits the terminal: flexible columns are cut, the first one first; elsewhere nothing is.
+
+    `colours` has, for a column, the style of each of its words.
+    """
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in [list(headers), *cells]) for column in range(len(headers))]
+    over = sum(widths) + 2 * (len(widths) - 1) - (_terminal_columns() or sys.maxsize)
+    for column in flexible:
+        if over > 0:
+            cut = min(over, widths[column] - min(widths[column], _NARROW))
+            widths[column] -= cut
+            over -= cut
+    lines = []
+    for number, row in enumerate([list(headers), *cells]):
+        parts = []
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            padded = (cell if len(cell) <= width else f"{cell[: width - 1]}…").ljust(width)
+            code = (colours or {}).get(column, {}).get(cell) if number else None
+            parts.append(style(padded, code) if code else padded)
+        line = "  ".join(parts).rstrip()
+        lines.append(line if number else style(line, "2"))
+    return "\n".join(lines)
+
+
+_NARROW = 12  # a cut column keeps so much
+
+
+def _terminal_columns() -> int | None:
+    """Return the width of the terminal, or None if stdout is none."""
+    if not sys.stdout.isatty():
+        return None
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
 
 
 def style(text: str, code: str) -> str:

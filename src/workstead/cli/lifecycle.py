@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from workstead.cli.context import Command, add_clone_options, add_ids, ids_of, style, table, take_clone_options
+from workstead.cli.context import Command, add_clone_options, add_ids, fitted, ids_of, style, table, take_clone_options
 from workstead.cli.summary import hint_notes
 from workstead.errors import InvalidConfig, InvalidUsage, from_os
 from workstead.model.text import printable, quoted, word
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from workstead.cli.context import Door
+    from workstead.model.overview import Summary
     from workstead.model.run import Run
     from workstead.model.workspace import Workspace
 
@@ -139,6 +140,7 @@ def _text(path: str | None) -> str | None:
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task-id", metavar="T", help="only the workspaces of this task")
     parser.add_argument("--all", action="store_true", help="also those that were destroyed")
+    parser.add_argument("--wide", action="store_true", help="on a terminal: also paths, and nothing is cut")
     parser.add_argument(
         "--changes", action="store_true", help="count what was not applied (by itself for few workspaces on a terminal)"
     )
@@ -160,16 +162,31 @@ def _list(door: Door, args: argparse.Namespace) -> None:
             [{**each, "changed": count} for each, count in zip(found, changed, strict=True)] if changed else found
         )
         return
+    known = {each.uid: each for each in door.workspaces.overview(args.task_id)}
     rows = [
-        [w.id, f"{w.state}{', pinned' * w.pinned}", w.source, w.created_at[:16].replace("T", " "), w.path]
-        for w in workspaces
+        [w.id, _state(w, known.get(w.uid)), w.source, w.created_at[:16].replace("T", " "), w.path] for w in workspaces
     ]
     headers = ["WORKSPACE", "STATE", "SOURCE", "CREATED (UTC)", "PATH"]
+    is_wide = args.wide or not sys.stdout.isatty()  # a program gets everything
+    if not is_wide:
+        headers, rows = headers[:-1], [row[:-1] for row in rows]
     if looked_into:
         headers.insert(2, "CHANGES")
         for row, count in zip(rows, changed, strict=True):
             row.insert(2, "?" if count is None else str(count or ""))
-    print(table(headers, rows))
+    print(table(headers, rows) if is_wide else fitted(headers, rows, flexible=(len(headers) - 2, 0)))
+
+
+def _state(workspace: Workspace, summary: Summary | None) -> str:
+    """Return how the last run ended; without a run, the state of the workspace itself."""
+    shown = workspace.state
+    if summary and summary.status != "changed":
+        shown = summary.status
+    elif summary and summary.run_id:
+        shown = "done"
+    if shown == "failed" and summary and summary.exit_code:
+        shown = f"failed, exit {summary.exit_code}"
+    return f"{shown}{', pinned' * workspace.pinned}"
 
 
 def _count_changes(door: Door, workspace: Workspace) -> int | None:
@@ -303,7 +320,8 @@ COMMANDS = {
     "list": Command(
         arguments=_list_arguments,
         run=_list,
-        examples="  aw list\n  aw list --changes\n  aw list --task-id fix-login --format json\n  aw list --all\n",
+        examples="  aw list\n  aw list --changes\n  aw list --task-id fix-login --format json\n  aw list --all\n"
+        "  aw list --wide\n",
     ),
     "show": Command(
         arguments=_show_arguments, run=_show, examples="  aw show fix-login/a1\n  aw show fix-login/a1 --origin\n"

@@ -14,6 +14,7 @@ from workstead.model.health import Damage, Finding, Probe
 from workstead.model.machine import Mounted
 from workstead.model.message import Message
 from workstead.model.operation import Operation
+from workstead.model.overview import Summary
 from workstead.model.policy import Decision, Policy
 from workstead.model.race import Comparison, Race
 from workstead.model.retention import Candidate
@@ -64,6 +65,7 @@ __all__ = [
     "Run",
     "Snapshot",
     "Stat",
+    "Summary",
     "Template",
     "Token",
     "Tree",

@@ -29,11 +29,16 @@ def quoted(words: Iterable[str]) -> str:
 
 def word(text: str) -> str:
     """Return the text as one shell word, also for hints that are copied: nothing in it is expanded or executed."""
+    if text and _PLAIN.issuperset(text):  # nothing to quote; importing shlex takes 5 ms
+        return text
     if text.isprintable():
         import shlex
 
         return shlex.quote(text)
     return f"$'{''.join(_in_quotes(char) for char in text)}'"
+
+
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789@%+=:,./-_")
 
 
 def _in_quotes(char: str) -> str:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from workstead.errors import InvalidId, RunNotFound, WorkspaceBusy
 from workstead.model.names import DEFAULT_AGENT, format_id, parse_id
-from workstead.model.public import Usage, Workspace, WorkspaceUsage
+from workstead.model.public import Summary, Usage, Workspace, WorkspaceUsage
 from workstead.model.value import Value
 from workstead.server.bodies import Destroy, NewWorkspace, Pin, Prompt
 from workstead.server.context import OWNER, Asker, Here, Verbs, WorkspaceId, check_reach
@@ -69,6 +69,12 @@ def list_workspaces(verbs: Verbs, asker: Asker, task_id: str | None = None, all:
         found = [each for each in found if each.id == asker.workspace_id]
         return answer([shown_workspace(asker, each, verbs.public_mount(each.id)) for each in found])
     return answer(found)
+
+
+@router.get("/api/status", response_model=list[Summary], responses=failing(), dependencies=OWNER)
+def status(verbs: Verbs, task_id: str | None = None) -> Response:
+    """Return what each workspace does, how its last run ended and what to do next, without reading its files."""
+    return answer(verbs.overview(task_id))
 
 
 @router.delete("/api/workspaces", response_model=list[Workspace], responses=failing(404, 409, 507), dependencies=OWNER)

@@ -315,6 +315,17 @@ class Log:
         decode = json.loads if len(rows) < FEW else _fast_decoder()
         return [_record(row[1], kind, decode) for row in rows]
 
+    def find_one_each(self, kind: str, *, task: str | None = None, oldest: bool = False) -> list[dict[str, Any]]:
+        """Return the newest or the oldest record of each label: of each workspace's runs, the last one."""
+        chosen = f"SELECT {'min' if oldest else 'max'}(key) FROM views WHERE kind = ?"
+        chosen += "" if task is None else " AND task = ?"
+        rows = self._database.execute(
+            f"SELECT key, data FROM views WHERE kind = ? AND key IN ({chosen} GROUP BY label)",
+            [kind, kind] if task is None else [kind, kind, task],
+        )
+        decode = json.loads if len(rows) < FEW else _fast_decoder()
+        return [_record(data, kind, decode) for _, data in sorted(rows)]
+
     def find_pending(self) -> list[tuple[str, dict[str, Any]]]:
         """Return the (kind, record) pairs of steps that were begun and not ended."""
         rows = self._database.execute("SELECT kind, data FROM views WHERE pending = 1 ORDER BY key")

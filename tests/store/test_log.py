@@ -525,6 +525,8 @@ def test_records_are_found_by_task_label_and_life(a_told_log: Log) -> None:
     assert [record["uid"] for record in log.find_all("workspace", task="t2")] == ["uid-t2/a"]
     assert [record["uid"] for record in log.find_all("workspace", label="t1/b")] == ["uid-t1/b"]
     assert log.find_all("operation") == []
+    assert [record["uid"] for record in log.find_one_each("workspace", task="t1")] == ["uid-t1/a", "uid-t1/b"]
+    assert len(log.find_one_each("workspace", oldest=True)) == 3  # each has a label of its own
     assert log.find_pending() == []
     log.append("t3", [creating("t3/a")], ADA)
     assert [(kind, record["uid"]) for kind, record in log.find_pending()] == [("workspace", "uid-t3/a")]

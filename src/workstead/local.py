@@ -505,11 +505,13 @@ class Local:
         paths: Sequence[str] = (),
         text: bool = True,
         git_files: bool = False,
+        ignored: bool = False,
         context: int = 3,
     ) -> Diff:
         from workstead.core.changes import diff
 
-        return diff(self._home, id, from_=from_, to=to, paths=paths, text=text, git_files=git_files, context=context)
+        chosen: dict[str, Any] = {"git_files": git_files, "ignored": ignored, "context": context}
+        return diff(self._home, id, from_=from_, to=to, paths=paths, text=text, **chosen)
 
     def patch(
         self,
@@ -519,12 +521,13 @@ class Local:
         to: str = "now",
         paths: Sequence[str] = (),
         git_files: bool = False,
+        ignored: bool = False,
         binary: bool = True,
         context: int = 3,
     ) -> Iterator[bytes]:
         from workstead.verbs.diff import patch
 
-        chosen: dict[str, Any] = {"git_files": git_files, "binary": binary, "context": context}
+        chosen: dict[str, Any] = {"git_files": git_files, "ignored": ignored, "binary": binary, "context": context}
         return patch(self._home, id, from_=from_, to=to, paths=paths, **chosen)
 
     def status(self, id: str) -> Sequence[Change]:
@@ -541,10 +544,12 @@ class Local:
         to: str | None = None,
         message: str | None = None,
         mark_conflicts: bool = False,
+        ignored: bool = False,
     ) -> Applied:
         from workstead.verbs.apply import apply
 
-        return apply(self._home, id, paths, hunks=hunks, to=to, message=message, mark_conflicts=mark_conflicts)
+        chosen: dict[str, Any] = {"message": message, "mark_conflicts": mark_conflicts, "ignored": ignored}
+        return apply(self._home, id, paths, hunks=hunks, to=to, **chosen)
 
     def session(self, id: str) -> Session:
         from workstead.flows.session import Session

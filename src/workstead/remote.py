@@ -381,9 +381,10 @@ class Remote:
         paths: Sequence[str] = (),
         text: bool = True,
         git_files: bool = False,
+        ignored: bool = False,
         context: int = 3,
     ) -> Diff:
-        query = {"from": from_, "to": to, "text": text, "git_files": git_files, "context": context}
+        query = {"from": from_, "to": to, "text": text, "git_files": git_files, "ignored": ignored, "context": context}
         found = self._get(f"{_at(id)}/diff", **query, paths="\n".join(paths) or None)
         return build(Diff, found)  # type: ignore[no-any-return]
 
@@ -395,11 +396,12 @@ class Remote:
         to: str = "now",
         paths: Sequence[str] = (),
         git_files: bool = False,
+        ignored: bool = False,
         binary: bool = True,
         context: int = 3,
     ) -> Iterator[bytes]:
-        query = {"from": from_, "to": to, "git_files": git_files, "binary": binary, "context": context}
-        params = _params({**query, "format": "patch", "paths": "\n".join(paths) or None})
+        query = {"from": from_, "to": to, "git_files": git_files, "ignored": ignored, "binary": binary}
+        params = _params({**query, "context": context, "format": "patch", "paths": "\n".join(paths) or None})
         with self._wire.stream(f"{_at(id)}/diff", headers=self._headers, params=params) as response:
             yield from response.iter_raw()
 
@@ -415,9 +417,11 @@ class Remote:
         to: str | None = None,
         message: str | None = None,
         mark_conflicts: bool = False,
+        ignored: bool = False,
     ) -> Applied:
         chosen = None if hunks is None else {path: [*ids] for path, ids in hunks.items()}
-        body = {"paths": [*paths], "hunks": chosen, "to": to, "message": message, "mark_conflicts": mark_conflicts}
+        body: dict[str, Any] = {"paths": [*paths], "hunks": chosen, "to": to, "message": message}
+        body |= {"mark_conflicts": mark_conflicts, "ignored": ignored}
         return build(Applied, self._post(f"{_at(id)}/apply", body, keyed=True))  # type: ignore[no-any-return]
 
     def fork(

@@ -269,9 +269,13 @@ if TYPE_CHECKING:
             paths: Sequence[str] = (),
             text: bool = True,
             git_files: bool = False,
+            ignored: bool = False,
             context: int = 3,
         ) -> Diff:
-            """Return the changes between two states."""
+            """Return the changes between two states.
+
+            Files that the repository's own rules ignore are only counted, unless `ignored` requests them.
+            """
 
         def patch(
             self,
@@ -281,6 +285,7 @@ if TYPE_CHECKING:
             to: str = "now",
             paths: Sequence[str] = (),
             git_files: bool = False,
+            ignored: bool = False,
             binary: bool = True,
             context: int = 3,
         ) -> Iterator[bytes]:
@@ -298,10 +303,12 @@ if TYPE_CHECKING:
             to: str | None = None,
             message: str | None = None,
             mark_conflicts: bool = False,
+            ignored: bool = False,
         ) -> Applied:
             """Apply changes to the origin, all or nothing; raises OriginMoved if it changed in the same places.
 
-            Without paths and hunks, everything. `hunks` selects, by path, ids of hunks of a file from `diff`.
+            Without paths and hunks, everything. `hunks` selects, by path, ids of hunks of a file from `diff`. Files
+            that the repository's own rules ignore are left out, unless `ignored` requests them.
             """
 
         def session(self, id: str) -> Session:

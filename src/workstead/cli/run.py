@@ -311,14 +311,14 @@ def _say_what_next(door: Door, workspace: Workspace) -> None:
     from workstead.cli.snapshot import stat_text
 
     try:
-        changes = door.workspaces.diff(workspace.id).changes
+        found = door.workspaces.diff(workspace.id)
     except WorksteadError as error:  # the exit code stays the command's, whatever fails here
         print(f"  what changed cannot be shown: {printable(error.message)}", file=sys.stderr)
         return
-    print(stat_text(changes, most=12), file=sys.stderr)
+    print(stat_text(found, most=12), file=sys.stderr)
     _say_overlaps(door, workspace)
     name = word(workspace.id)
-    if changes:
+    if found.changes:
         has_origin = not workspace.source.startswith(("empty", "template:", "clone:"))
         print(f"\n  look       aw diff {name}", file=sys.stderr)
         print(f"  keep       aw apply {name}{'' if has_origin else ' --to patch:FILE'}", file=sys.stderr)

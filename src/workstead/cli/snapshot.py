@@ -7,6 +7,7 @@ import time
 
 from workstead.cli.context import Command, add_ids, ids_of, size, style, table
 from workstead.errors import InvalidUsage
+from workstead.model.change import and_ignored
 from workstead.model.text import printable, word
 
 TYPE_CHECKING = False
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from workstead.cli.context import Door
-    from workstead.model.change import Change
+    from workstead.model.change import Change, Diff
     from workstead.model.snapshot import Snapshot
 
 
@@ -108,11 +109,13 @@ def _diff_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hunks", action="store_true", help="only the places, with the ids that aw apply --hunk takes")
     parser.add_argument("-U", "--context", type=int, default=3, metavar="N", help="lines around each change")
     parser.add_argument("--git-files", action="store_true", help="also changes inside .git")
+    parser.add_argument("--ignored", action="store_true", help="also files that the repository's own rules ignore")
 
 
 def _diff(door: Door, args: argparse.Namespace) -> None:
     workspace, paths = _split(args)
-    options = {"from_": args.from_, "to": args.to, "paths": paths, "git_files": args.git_files, "context": args.context}
+    options = {"from_": args.from_, "to": args.to, "paths": paths, "git_files": args.git_files}
+    options |= {"ignored": args.ignored, "context": args.context}
     is_patch = not (door.is_json or args.name_only or args.hunks or args.stat)
     if is_patch:
         _write_patch(door.workspaces.patch(workspace, **options, binary=not sys.stdout.isatty()))
@@ -127,7 +130,9 @@ def _diff(door: Door, args: argparse.Namespace) -> None:
     elif args.hunks:
         print(_hunks_text(found.changes))
     elif args.stat:
-        print(stat_text(found.changes))
+        print(stat_text(found))
+    if found.ignored and not args.stat:
+        door.hint(f"{and_ignored(found.ignored)}: --ignored shows them")
     if found.hidden:
         door.hint(f"{found.hidden} changes inside .git are not shown")
 
@@ -153,10 +158,12 @@ def _hunks_text(changes: tuple[Change, ...]) -> str:
     return "\n".join(lines) or "nothing changed"
 
 
-def stat_text(changes: tuple[Change, ...], most: int = 40) -> str:
+def stat_text(diff: Diff, most: int = 40) -> str:
     """Return the number of changed lines in each file, like `git diff --stat`."""
+    changes = diff.changes
+    ignored = [f" {and_ignored(diff.ignored)}"] if diff.ignored else []
     if not changes:
-        return "nothing changed"
+        return "\n".join(["nothing changed", *ignored])
     lines = []
     width = min(60, max(len(change.path) for change in changes))
     largest = max(change.added + change.removed for change in changes) or 1
@@ -168,7 +175,7 @@ def stat_text(changes: tuple[Change, ...], most: int = 40) -> str:
     added, removed = sum(change.added for change in changes), sum(change.removed for change in changes)
     files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
     lines.append(f" {files} changed, {added} line{'s' if added != 1 else ''} added, {removed} removed")
-    return "\n".join(lines)
+    return "\n".join([*lines, *ignored])
 
 
 def _bar(change: Change, largest: int) -> str:
@@ -202,6 +209,7 @@ def _apply_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-m", "--message", metavar="TEXT", help="the commit message, with branch:NAME")
     parser.add_argument("--conflicts", action="store_true", help="write both versions with markers where sides clash")
+    parser.add_argument("--ignored", action="store_true", help="also files that the repository's own rules ignore")
 
 
 def _apply(door: Door, args: argparse.Namespace) -> None:
@@ -213,7 +221,13 @@ def _apply(door: Door, args: argparse.Namespace) -> None:
             raise InvalidUsage(f"{chosen!r} names no hunk", hint="PATH:ID, as aw diff --hunks lists them")
         hunks.setdefault(path, []).extend(ids.split(","))
     done = door.workspaces.apply(
-        workspace, paths, hunks=hunks, to=args.to, message=args.message, mark_conflicts=args.conflicts
+        workspace,
+        paths,
+        hunks=hunks,
+        to=args.to,
+        message=args.message,
+        mark_conflicts=args.conflicts,
+        ignored=args.ignored,
     )
     lines = [
         *(f"wrote {printable(path)}" for path in done.written),
@@ -224,6 +238,8 @@ def _apply(door: Door, args: argparse.Namespace) -> None:
         *(f"you saved this meanwhile: {printable(path)}" for path in done.kept),
     ]
     door.print(done, "\n".join(lines) or None)
+    if done.ignored:
+        door.hint(f"{and_ignored(done.ignored)}, not given back: --ignored takes them")
     if not done.operation_id:
         door.hint("there is nothing to apply")
         return

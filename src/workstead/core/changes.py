@@ -7,12 +7,14 @@ from contextlib import ExitStack, contextmanager
 from workstead.core import lookup
 from workstead.core.building import materialise
 from workstead.core.gate import judged
+from workstead.core.ignoring import ignoring
 from workstead.core.snapshots import BASE, NOW, find_root
 from workstead.core.states import cache_path, open_store, place_of_state, stack_finder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+    from typing import Any
 
     from workstead.core.home import Home
     from workstead.model.change import Change, Diff
@@ -30,21 +32,25 @@ def diff(
     paths: Sequence[str] = (),
     text: bool = True,
     git_files: bool = False,
+    ignored: bool = False,
     context: int = 3,
 ) -> Diff:
-    """Return the changes in `work/` between two states, each `base`, `now` or a snapshot; `text` adds a patch."""
+    """Return the changes in `work/` between two states, each `base`, `now` or a snapshot; `text` adds a patch.
+
+    Files that the repository's own rules ignore are only counted, unless `ignored` requests them.
+    """
     from workstead.snapshots.diff import diff as compare
 
-    with two_states(home, workspace_id, from_, to) as (old, new, may):
+    with two_states(home, workspace_id, from_, to, ignored=ignored) as (old, new, filters):
         wanted = list(paths) or None
-        return compare(old, new, paths=wanted, text=text, git_files=git_files, context=context, may=may)
+        return compare(old, new, paths=wanted, text=text, git_files=git_files, context=context, **filters)
 
 
 @contextmanager
 def two_states(
-    home: Home, workspace_id: str, from_: str, to: str
-) -> Iterator[tuple[Tree, Tree, Callable[[str], bool] | None]]:
-    """Open both states, with a filter of the paths that the caller may read.
+    home: Home, workspace_id: str, from_: str, to: str, *, ignored: bool
+) -> Iterator[tuple[Tree, Tree, dict[str, Any]]]:
+    """Open both states, with the filters of a comparison: paths that the caller may read, and ignored ones.
 
     An agent sees no other path, also below a directory.
     """
@@ -54,7 +60,11 @@ def two_states(
         # Contents are needed even without text: renames are detected by content.
         old = open_trees.enter_context(state(home, store, workspace, from_))
         new = open_trees.enter_context(state(home, store, workspace, to))
-        yield old, new, None if may is None else lambda path: may(f"work/{path}")
+        filters: dict[str, Any] = {"may": None if may is None else lambda path: may(f"work/{path}")}
+        if not ignored:
+            base = old if from_ == BASE else open_trees.enter_context(state(home, store, workspace, BASE))
+            filters["ignoring"] = ignoring(home, workspace, base)
+        yield old, new, filters
 
 
 @contextmanager
@@ -83,7 +93,7 @@ def status(home: Home, workspace_id: str) -> tuple[Change, ...]:
 
 
 def has_unapplied(home: Home, workspace: Workspace) -> bool:
-    """Return whether the workspace has changes that its origin does not have, by content."""
+    """Return whether the workspace has changes that its origin does not have, by content, apart from ignored files."""
     from workstead.snapshots.diff import has_changes
     from workstead.snapshots.take import look
 
@@ -92,4 +102,4 @@ def has_unapplied(home: Home, workspace: Workspace) -> bool:
     with open_store(home) as store, state(home, store, workspace, BASE) as base:
         place, finder = place_of_state(home, workspace), stack_finder(home, workspace)
         with look(store, place, finder, cache_path=cache_path(home, workspace.uid)) as now:
-            return has_changes(base, now)
+            return has_changes(base, now, ignoring=ignoring(home, workspace, base))

@@ -120,6 +120,7 @@ def _inside_work(home: Home, workspace: Workspace, public_paths: Sequence[str] |
 def _changed(home: Home, workspace: Workspace, paths: Sequence[str] | None = None) -> Changed:
     """Return the paths in `work/` that differ from the base by content, with their present content."""
     from workstead.core.changes import state
+    from workstead.core.ignoring import ignoring
     from workstead.core.snapshots import BASE, NOW
     from workstead.core.states import open_store
     from workstead.snapshots.diff import find_pairs
@@ -131,7 +132,7 @@ def _changed(home: Home, workspace: Workspace, paths: Sequence[str] | None = Non
         state(home, store, workspace, NOW) as new,
     ):
         found: Changed = {}
-        for each in find_pairs(old, new, paths=paths)[0]:
+        for each in find_pairs(old, new, paths=paths, ignoring=ignoring(home, workspace, old))[0]:
             if each.old_path != each.new_path:
                 found[each.old_path] = None
             if each.new is None or each.new.kind != DIR:

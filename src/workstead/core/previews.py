@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from workstead.model.approval import Request
+    from workstead.snapshots.ignored import Ignoring
     from workstead.snapshots.trees import Tree
     from workstead.system.files.resolved_entry import Held
 
@@ -84,12 +85,19 @@ def of_file(
     yield from _difference(request.path, held, content(), f"{request.size} bytes, {request.digest_after}")
 
 
-def of_states(old: Tree, new: Tree, *, under: str = "work", paths: Sequence[str] | None = None) -> Iterator[bytes]:
+def of_states(
+    old: Tree,
+    new: Tree,
+    *,
+    under: str = "work",
+    paths: Sequence[str] | None = None,
+    ignoring: Ignoring | None = None,
+) -> Iterator[bytes]:
     """Yield a patch between two states, and lines for binary content, directories and modes."""
     from workstead.snapshots.diff import find_pairs
     from workstead.snapshots.patch import describe
 
-    pairs, in_git = find_pairs(old, new, under=under, paths=paths)
+    pairs, in_git, _ = find_pairs(old, new, under=under, paths=paths, ignoring=ignoring)
     for pair in pairs:
         change, lines = describe(old, new, pair, text=True, binary=False, context=3)
         yield from map(Unseen, lines) if change.binary else lines

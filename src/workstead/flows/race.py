@@ -250,7 +250,7 @@ class Racing:
 
         lane = self.lanes[number]
         try:
-            changed = len(diff(self.home, lane.workspace_id, from_=self.left[number], text=False).changes)
+            changed = len(diff(self.home, lane.workspace_id, from_=self.left[number], text=False, ignored=True).changes)
             if changed:
                 restore(self.home, lane.workspace_id, self.left[number])
                 self.lanes[number] = lane.replace(check_changed=changed)

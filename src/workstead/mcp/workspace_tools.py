@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from workstead.errors import Forbidden, Invalid
 from workstead.mcp.tool import READS, TEXT, Access, Answer, Arguments, Tool, changes
+from workstead.model.change import and_ignored
 
 if TYPE_CHECKING:
     from workstead.model.snapshot import Snapshot
@@ -105,15 +106,17 @@ def _diff(access: Access, arguments: Arguments) -> Answer:
         to=arguments.get("to", "now"),
         paths=arguments.get("paths", ()),
         text=not arguments.get("names_only", False),
+        ignored=arguments.get("ignored", False),
     )
     files = [
         {"path": each.path, "status": each.status, "added": each.added, "removed": each.removed}
         for each in found.changes
     ]
     lines = [f"{each.status} {each.path}" for each in found.changes]
-    data = {"files": files, "patch": found.patch, "truncated": found.truncated}
+    data = {"files": files, "patch": found.patch, "truncated": found.truncated, "ignored": found.ignored}
     cut = "The patch is over 64 MiB and not complete: ask for fewer paths.\n" if found.truncated else ""
-    return Answer.text(cut + (found.patch or "\n".join(lines) or "No changes"), data)
+    more = f"\n{and_ignored(found.ignored)}" if found.ignored else ""
+    return Answer.text(cut + (found.patch or "\n".join(lines) or "No changes") + more, data)
 
 
 # -- workspaces --------------------------------------------------------------------------------------------------------
@@ -246,10 +249,16 @@ TOOLS = (
             "to": {**TEXT, "description": "now, or the id of a snapshot"},
             "paths": {**_PATHS, "description": "from work/"},
             "names_only": {"type": "boolean"},
+            "ignored": {"type": "boolean", "description": "also files that the repository's own rules ignore"},
         },
         required=[],
         hints=READS,
-        output={"files": {"type": "array", "items": _OBJECT}, "patch": TEXT, "truncated": {"type": "boolean"}},
+        output={
+            "files": {"type": "array", "items": _OBJECT},
+            "patch": TEXT,
+            "truncated": {"type": "boolean"},
+            "ignored": {"type": "integer"},
+        },
         run=_diff,
     ),
 )

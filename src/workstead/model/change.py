@@ -43,6 +43,7 @@ class Diff(Value):
     changes: tuple[Change, ...]
     patch: str = ""
     hidden: int = 0  # changes inside `.git` directories, neither shown nor applied
+    ignored: int = 0  # files that the repository's own rules ignore, neither shown nor applied unless requested
     truncated: bool = False  # the patch is over 64 MiB and stops before a file that does not fit; `patch` returns all
 
     @property
@@ -52,6 +53,11 @@ class Diff(Value):
     @property
     def removed(self) -> int:
         return sum(change.removed for change in self.changes)
+
+
+def and_ignored(files: int) -> str:
+    """Return the line that says how many changed files the repository's own rules ignore."""
+    return f"plus {files} ignored file{'s' if files != 1 else ''}"
 
 
 class FileChange(Value):
@@ -111,6 +117,7 @@ class Plan(Value):
     clashes: tuple[Clash, ...] = ()
     refused: tuple[str, ...] = ()  # never applied: paths inside `.git`, devices and other special files
     same: int = 0  # changes that the folder already has
+    ignored: int = 0  # changed files that the repository's own rules ignore: not planned
 
 
 class Undo(Value):
@@ -142,3 +149,4 @@ class Applied(Value):
     same: int  # changes that the origin already had
     commit: str = ""
     kept: list[str] = []  # copies, in the folder, of replaced files that the user saved during the apply
+    ignored: int = 0  # changed files that the repository's own rules ignore, and that were therefore not applied

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nicegui import ui
 
+from workstead.model.change import and_ignored
 from workstead.model.text import printable
 from workstead.page import actions, patch
 from workstead.page.layout import TOGGLE, attempt, lasting
@@ -57,12 +58,13 @@ class _Changes:
         found = await attempt(self.view.verbs.diff, self.view.id, from_=self.old.value, to=self.new.value)
         if found is None:
             return
-        key = (found.changes, self.old.value, self.new.value, self.layout.value)
+        key = (found.changes, found.ignored, self.old.value, self.new.value, self.layout.value)
         if key == self.shown and not force:
             return
         self.shown = key
         files = count(len(found.changes), "file")
-        self.sum.set_text(f"{files}, {found.added} added, {found.removed} removed" if found.changes else "No changes")
+        told = f"{files}, {found.added} added, {found.removed} removed" if found.changes else "No changes"
+        self.sum.set_text(f"{told}, {and_ignored(found.ignored)}" if found.ignored else told)
         there = {(change.path, each) for change in found.changes for each in ("", *(hunk.id for hunk in change.hunks))}
         self.chosen &= there if self.is_unapplied() else set()
         self._count_chosen()

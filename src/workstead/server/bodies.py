@@ -109,6 +109,7 @@ class Apply(Body):
     to: Text | None = Field(None, examples=["branch:fix-login"])
     message: Text | None = None
     mark_conflicts: bool = False
+    ignored: bool = Field(False, description="also files that the repository's own rules ignore")
 
 
 class Fork(Body):

@@ -101,6 +101,7 @@ def diff(
     paths: Annotated[str, Query(max_length=30_000, description="only what is there or below; by line breaks")] = "",
     text: bool = True,
     git_files: bool = False,
+    ignored: bool = False,
     binary: bool = True,
     context: Annotated[int, Query(ge=0, le=100_000)] = 3,
     format: Literal["json", "patch"] = "json",
@@ -108,14 +109,15 @@ def diff(
     """Return the changes between two states: a list of paths, and with `text` a unified diff of up to 64 MiB.
 
     With `format=patch`, return the diff alone, byte for byte and without a limit, as input for `git apply`, by default
-    with the content of binary files.
+    with the content of binary files. Files that the repository's own rules ignore are counted in `ignored`, and shown
+    with `ignored=true`.
     """
     chosen = paths.split("\n") if paths else []
+    options: dict[str, Any] = {"git_files": git_files, "ignored": ignored, "context": context}
     if format == "patch":
-        options: dict[str, Any] = {"git_files": git_files, "binary": binary, "context": context}
-        pieces = begun(verbs.patch(id, from_=from_, to=to, paths=chosen, **options))
+        pieces = begun(verbs.patch(id, from_=from_, to=to, paths=chosen, binary=binary, **options))
         return Paced(lambda: in_threads(pieces), "text/x-diff")
-    return answer(verbs.diff(id, from_=from_, to=to, paths=chosen, text=text, git_files=git_files, context=context))
+    return answer(verbs.diff(id, from_=from_, to=to, paths=chosen, text=text, **options))
 
 
 @router.get(f"{WORKSPACE}/status", response_model=list[Change], responses=failing(404, 409))

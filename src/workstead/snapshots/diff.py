@@ -1,7 +1,8 @@
 """Diff two states: as values, and as a patch for `git apply` and `patch -p1`.
 
-The agent's files cannot influence the result: no attributes, no ignore files, no git configuration. Changes inside
-`.git` directories are counted, not shown: they are git's internal data and are never applied to the origin.
+The agent's files cannot influence the result: no attributes, no git configuration. Changes inside `.git` directories
+are counted, not shown: they are git's internal data and are never applied to the origin. Changes that the repository's
+own rules ignore are counted, and shown on request: see `ignored`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 
 from workstead.model.change import Diff
 from workstead.snapshots.entries import DIR, FILE
+from workstead.snapshots.ignored import is_directory
 from workstead.snapshots.patch import describe, write
 from workstead.snapshots.renames import Pair, find_renames
 from workstead.snapshots.trees import compare
@@ -18,8 +20,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
 
+    from workstead.snapshots.ignored import Ignoring
     from workstead.snapshots.trees import Delta, Tree
 
+_FIRST = 64  # so many changes are asked about before the rest is compared
 MAX_PATCH = 64 << 20  # limit of a patch held in memory; `write_patch` has no limit
 
 
@@ -35,14 +39,18 @@ def diff(
     context: int = 3,
     max_bytes: int = MAX_PATCH,
     may: Callable[[str], bool] | None = None,
+    ignoring: Ignoring | None = None,
 ) -> Diff:
     """Return all changes from one state to another, sorted by path; with `text`, also the patch and the line counts.
 
     `under` is the directory to compare, and paths are relative to it; "" compares everything. `binary` writes binary
     changes in a form that can be applied, instead of only marking them. A patch of more than `max_bytes` ends before
-    the first file that does not fit and is marked as truncated. `may` filters by path.
+    the first file that does not fit and is marked as truncated. `may` filters by path; changes that `ignoring` finds
+    are only counted.
     """
-    pairs, hidden = find_pairs(old, new, under=under, paths=paths, git_files=git_files, may=may)
+    pairs, hidden, ignored = find_pairs(
+        old, new, under=under, paths=paths, git_files=git_files, may=may, ignoring=ignoring
+    )
     changes = []
     parts: list[bytes] = []
     room, truncated = max_bytes, False
@@ -55,7 +63,7 @@ def diff(
             parts += lines
             room -= size
     patch = b"".join(parts).decode("utf-8", "surrogateescape")
-    return Diff(changes=tuple(changes), patch=patch, hidden=hidden, truncated=truncated)
+    return Diff(changes=tuple(changes), patch=patch, hidden=hidden, ignored=ignored, truncated=truncated)
 
 
 def write_patch(
@@ -68,25 +76,34 @@ def write_patch(
     binary: bool = True,
     context: int = 3,
     may: Callable[[str], bool] | None = None,
+    ignoring: Ignoring | None = None,
 ) -> Iterator[bytes]:
     """Yield the patch as bytes, in pieces of whole lines, without a size limit."""
-    for pair in find_pairs(old, new, under=under, paths=paths, git_files=git_files, may=may)[0]:
+    pairs, _, _ = find_pairs(old, new, under=under, paths=paths, git_files=git_files, may=may, ignoring=ignoring)
+    for pair in pairs:
         yield from write(old, new, pair, binary=binary, context=context)
 
 
-def has_changes(old: Tree, new: Tree, *, under: str = "work") -> bool:
-    """Return whether content, type or mode of any path differs, except in `.git`. Stop at the first difference."""
-    folders: dict[str, str] = {}
+def has_changes(old: Tree, new: Tree, *, under: str = "work", ignoring: Ignoring | None = None) -> bool:
+    """Return whether content, type or mode of any path differs, except in `.git` and where it is ignored.
+
+    Stop at the first difference, or after the first few if there are rules to ask about.
+    """
+    found: list[tuple[str, Delta]] = []
+    files: list[tuple[str, Delta]] = []  # all but directories that were added or removed: these may be ignored as empty
     for delta in compare(old, new, [under]):
         path = _inside(delta.path, under)
         if not path or is_in_git(path):
             continue
+        found.append((path, delta))
         kinds = {entry.kind for entry in (delta.old, delta.new) if entry is not None}
         if kinds != {DIR} or (delta.old is not None and delta.new is not None):
-            return True
-        folders[path] = path
-    # Only directories were added or removed: a change unless they contain only `.git`.
-    return bool(folders)
+            if ignoring is None:
+                return True
+            files.append((path, delta))
+            if len(files) == _FIRST and len(ignoring(old, new, files)) < _FIRST:
+                return True
+    return len(found) > (len(ignoring(old, new, found)) if ignoring is not None and found else 0)
 
 
 def find_pairs(
@@ -97,8 +114,9 @@ def find_pairs(
     paths: Sequence[str] | None = None,
     git_files: bool = False,
     may: Callable[[str], bool] | None = None,
-) -> tuple[list[Pair], int]:
-    """Return the changes with renames detected, sorted by path, and the number of changes omitted inside `.git`.
+    ignoring: Ignoring | None = None,
+) -> tuple[list[Pair], int, int]:
+    """Return the changes with renames detected, sorted by path, and how many were omitted: inside `.git`, and ignored.
 
     A path that `may` rejects is dropped before rename detection, so that neither its name nor its content leaks.
     """
@@ -117,6 +135,11 @@ def find_pairs(
     unread = {path for path, delta in deltas if any(each and each.unkept for each in (delta.old, delta.new))}
     if unread:
         deltas = [(path, delta) for path, delta in deltas if not is_below(path, unread)]
+    ignored = 0
+    if ignoring is not None and deltas:
+        left = ignoring(old, new, [(path, delta) for path, delta in deltas if not is_in_git(path)])
+        ignored = sum(path in left and not is_directory(delta) and (may is None or may(path)) for path, delta in deltas)
+        deltas = [(path, delta) for path, delta in deltas if path not in left]
     parents = {path.rpartition("/")[0] for path, _ in deltas}
     pairs, removed, added = [], [], []
     for path, delta in deltas:
@@ -131,7 +154,7 @@ def find_pairs(
             pairs.append(pair)
     pairs += find_renames(old, new, removed, added)
     pairs.sort(key=lambda pair: os.fsencode(pair.new_path))
-    return pairs, hidden
+    return pairs, hidden, ignored
 
 
 def _inside(path: str, under: str) -> str:

@@ -20,6 +20,7 @@ from workstead.errors import from_os
 from workstead.model.change import Clash, Plan, Step
 from workstead.snapshots.diff import is_git_name, is_in_git
 from workstead.snapshots.entries import CHUNK, DIR, FILE, LEFT_OUT, LINK, NO_DIGEST, Entry
+from workstead.snapshots.ignored import is_directory
 from workstead.snapshots.journal import is_own_name
 from workstead.snapshots.patch import is_binary
 from workstead.snapshots.text_diff import merge
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from workstead.snapshots.entries import Xattrs
+    from workstead.snapshots.ignored import Ignoring
     from workstead.snapshots.objects import Objects, Writer
     from workstead.snapshots.origins import Origins
     from workstead.snapshots.trees import Tree
@@ -178,24 +180,32 @@ def plan_merge(
     mark_conflicts: bool = False,
     since: Since | None = None,
     names: tuple[str, str] = ("origin", "workspace"),
+    ignoring: Ignoring | None = None,
 ) -> Plan:
     """Return the plan that applies the changes from `base` to `theirs` to the target `ours`.
 
     `writer` stores the merged texts and the replaced contents, so that the plan can be executed and undone later; the
     caller commits it. `since` has the initial state of a workspace that lies on a folder of the user. `mark_conflicts`
-    plans texts with conflict markers where the sides conflict; otherwise the target keeps its version.
+    plans texts with conflict markers where the sides conflict; otherwise the target keeps its version. Changes that
+    `ignoring` finds are not planned.
     """
+    planner = _Planner(base, ours, theirs, writer, mark_conflicts, since or Since(writer), names)
     try:
-        return _plan(_Planner(base, ours, theirs, writer, mark_conflicts, since or Since(writer), names), under, paths)
+        return _plan(planner, under, paths, ignoring)
     except OSError as error:
         raise from_os(error, "the origin") from error
 
 
-def _plan(planner: _Planner, under: str, paths: Sequence[str] | None) -> Plan:
+def _plan(planner: _Planner, under: str, paths: Sequence[str] | None, ignoring: Ignoring | None) -> Plan:
     base, ours, theirs = planner.base, planner.ours, planner.theirs
     wanted = [f"{under}/{path}" for path in paths] if paths is not None else [under]
     found = [*_made_way(base, theirs, under, paths or ()), *compare(base, theirs, wanted)]
     deltas = [(delta.path[len(under) + 1 :], delta) for delta in found]
+    ignored: set[str] = set()
+    if ignoring is not None:
+        ignored = ignoring(base, theirs, [(path, delta) for path, delta in deltas if path and not is_in_git(path)])
+        planner.ignored = sum(path in ignored and not is_directory(delta) for path, delta in deltas)
+        deltas = [(path, delta) for path, delta in deltas if path not in ignored]
     ours.prefetch(path for path, _ in deltas if path and not is_in_git(path))
     unread: set[str] = set()  # unreadable directories: paths below them were not deleted
     for path, delta in deltas:
@@ -248,6 +258,7 @@ class _Planner:
         self._clashes: list[Clash] = []
         self._refused: set[str] = set()
         self._same = 0
+        self.ignored = 0
 
     def consider(self, path: str, delta: Delta) -> None:
         """Plan the steps for one path."""
@@ -466,6 +477,7 @@ class _Planner:
             steps=(*opened, *sorted(self._deletes, key=lambda step: step.path), *emptied, *puts, *closed),
             clashes=tuple(self._clashes),
             refused=tuple(sorted(self._refused)),
+            ignored=self.ignored,
             same=self._same,
         )
 

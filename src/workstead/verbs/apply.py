@@ -15,6 +15,7 @@ import math
 import os
 import time
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from workstead.core import lookup
 from workstead.core.applying import (
@@ -33,6 +34,7 @@ from workstead.core.applying import (
 from workstead.core.building import materialise
 from workstead.core.changes import state
 from workstead.core.gate import judged, refuse_agents
+from workstead.core.ignoring import ignoring
 from workstead.core.snapshots import BASE, keep, of_workspace
 from workstead.core.states import open_store, over_later, place_of_state, refuse_unready, stack_finder
 from workstead.errors import (
@@ -54,6 +56,7 @@ from workstead.model.moment import seconds
 from workstead.model.names import parse_id
 from workstead.model.snapshot import Snapshot
 from workstead.model.source import BRANCH_HINT, is_branch_name
+from workstead.model.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
     from workstead.core.home import Home
     from workstead.model.operation import Operation
     from workstead.model.workspace import Workspace
+    from workstead.snapshots.ignored import Ignoring
     from workstead.snapshots.merge import Since
     from workstead.snapshots.objects import Store, Writer
     from workstead.snapshots.trees import Tree
@@ -78,9 +82,11 @@ def apply(
     to: str | None = None,
     message: str | None = None,
     mark_conflicts: bool = False,
+    ignored: bool = False,
 ) -> Applied:
     """Apply the changes, or those in some paths, to `folder`, `branch:NAME` or `patch:FILE`.
 
+    Files that the repository's own rules ignore are left out, unless `ignored` requests them.
     `hunks` selects, by path, the ids of the hunks of a file to apply, and no others of it. Raises HunkNotFound if the
     file has changed since `diff` listed them, and OriginMoved if the origin changed in the same places, unless
     conflicts may be marked; then nothing is done.
@@ -91,7 +97,14 @@ def apply(
     target = _target(workspace, to)
     chosen = {path.strip("/"): ids for path, ids in (hunks or {}).items()}
     wanted = [*(path.strip("/") for path in paths), *chosen]
-    return judged(home, lambda gate: _apply(home, gate, workspace.uid, target, wanted, chosen, message, mark_conflicts))
+    options = _Options(message=message, mark_conflicts=mark_conflicts, ignored=ignored)
+    return judged(home, lambda gate: _apply(home, gate, workspace.uid, target, wanted, chosen, options))
+
+
+class _Options(Value):
+    message: str | None
+    mark_conflicts: bool
+    ignored: bool
 
 
 def _apply(
@@ -101,8 +114,7 @@ def _apply(
     target: str,
     wanted: list[str],
     chosen: Mapping[str, Sequence[str]],
-    message: str | None,
-    mark_conflicts: bool,
+    options: _Options,
 ) -> Applied:
     workspace = lookup.by_uid(home, uid)
     with home.hold(workspace.id), hold_target(home, target):
@@ -116,17 +128,26 @@ def _apply(
             _with_hunks(store, base, everything, chosen) as theirs,
         ):
             _refuse_unknown(base, theirs, wanted)
-            job = _plan(home, store, workspace, base, theirs, target, wanted, message, mark_conflicts)
+            rules = None if options.ignored else ignoring(home, workspace, base)
+            job = _plan(home, store, workspace, base, theirs, target, wanted, options, rules)
             if not job.plan.steps and not job.plan.same:
                 return _told(job, "", target)
             if gate.judges:
-                _permit(home, gate, workspace, base, theirs, job, target, wanted)
-            next_base = _next_base(store, workspace, base, theirs, before, target, wanted)
+                _permit(home, gate, workspace, base, theirs, job, target, wanted, rules)
+            next_base = _next_base(store, workspace, base, theirs, before, target, wanted, rules)
             return _carry_out(home, store, workspace, target, wanted, before, job, next_base)
 
 
 def _permit(
-    home: Home, gate: Gate, workspace: Workspace, base: Tree, theirs: Tree, job: Job, target: str, wanted: list[str]
+    home: Home,
+    gate: Gate,
+    workspace: Workspace,
+    base: Tree,
+    theirs: Tree,
+    job: Job,
+    target: str,
+    wanted: list[str],
+    rules: Ignoring | None,
 ) -> None:
     """Apply the policy to an agent's apply: these steps, against the present origin."""
     from workstead.core.previews import of_states
@@ -142,7 +163,8 @@ def _permit(
         size=sum(step.size for step in job.plan.steps),
     )
     decision = gate.decide(workspace, "apply", [f"work/{step.path}" for step in job.plan.steps] or ["."])
-    verdict = gate.whole(workspace, request, decision, lambda: of_states(base, theirs, paths=wanted or None))
+    preview = partial(of_states, base, theirs, paths=wanted or None, ignoring=rules)
+    verdict = gate.whole(workspace, request, decision, preview)
     if verdict.facts:
         home.record(workspace.task_id, *verdict.facts)
 
@@ -212,19 +234,19 @@ def _plan(
     theirs: Tree,
     target: str,
     paths: list[str],
-    message: str | None,
-    mark_conflicts: bool,
+    options: _Options,
+    rules: Ignoring | None,
 ) -> Job:
     from workstead.snapshots.tree_edit import hold_contents
 
     kind, _, where = target.partition(":")
     with _since(home, store, workspace) as since:
         if kind == "patch":
-            job = _plan_patch(store, base, theirs, since, where, paths)
+            job = _plan_patch(store, base, theirs, since, where, paths, rules)
         elif kind == "branch":
-            job = _plan_branch(home, store, workspace, base, theirs, since, where, paths, message, mark_conflicts)
+            job = _plan_branch(home, store, workspace, base, theirs, since, where, paths, options, rules)
         else:
-            job = _plan_folder(store, base, theirs, since, where, paths, mark_conflicts)
+            job = _plan_folder(store, base, theirs, since, where, paths, options, rules)
     clashes = [clash for clash in job.plan.clashes if not clash.marked]
     if clashes:
         names = ", ".join(clash.path for clash in clashes[:5])
@@ -259,9 +281,11 @@ def _since(home: Home, store: Store, workspace: Workspace) -> Iterator[Since]:
         )
 
 
-def _plan_patch(store: Store, base: Tree, theirs: Tree, since: Since, where: str, paths: list[str]) -> Job:
+def _plan_patch(
+    store: Store, base: Tree, theirs: Tree, since: Since, where: str, paths: list[str], rules: Ignoring | None
+) -> Job:
     """Plan a patch file; undo restores a file that it replaces, like any other."""
-    from workstead.snapshots.diff import write_patch
+    from workstead.snapshots.diff import find_pairs, write_patch
     from workstead.snapshots.merge import Folder, fingerprint
     from workstead.snapshots.tree_edit import as_begun
 
@@ -276,7 +300,8 @@ def _plan_patch(store: Store, base: Tree, theirs: Tree, since: Since, where: str
             details={"conflicts": unknown},
         )
     with base.sibling(root) as begun:
-        content = b"".join(write_patch(begun, theirs, paths=paths or None))
+        content = b"".join(write_patch(begun, theirs, paths=paths or None, ignoring=rules))
+        ignored = find_pairs(begun, theirs, paths=paths or None, ignoring=rules)[2]
     folder, name = os.path.split(where)
     if not os.path.isdir(folder):
         raise Invalid(f"there is no directory {folder!r:.300} for the patch", hint="make it, or name another file")
@@ -294,7 +319,7 @@ def _plan_patch(store: Store, base: Tree, theirs: Tree, since: Since, where: str
     step = Step(path=name, action="write", digest=digest.hex(), size=len(content), before=before)
     if there is not None:
         step = step.replace(old_size=there.size, old_mtime_ns=there.mtime_ns)
-    return Job(plan=Plan(steps=(step,)), folder=folder)
+    return Job(plan=Plan(steps=(step,), ignored=ignored), folder=folder)
 
 
 def _put(writer: Writer, data: bytes) -> bytes:
@@ -305,14 +330,24 @@ def _put(writer: Writer, data: bytes) -> bytes:
 
 
 def _plan_folder(
-    store: Store, base: Tree, theirs: Tree, since: Since, folder: str, paths: list[str], mark_conflicts: bool
+    store: Store,
+    base: Tree,
+    theirs: Tree,
+    since: Since,
+    folder: str,
+    paths: list[str],
+    options: _Options,
+    rules: Ignoring | None,
 ) -> Job:
     from workstead.snapshots.merge import Folder, plan_merge
 
     if not os.path.isdir(folder):
         raise OriginMoved(f"the folder {folder} is gone", hint="--to patch:FILE or --to folder:PATH")
     with Folder(folder) as ours, store.writer() as writer:
-        plan = plan_merge(base, ours, theirs, writer, paths=paths or None, mark_conflicts=mark_conflicts, since=since)
+        mark = options.mark_conflicts
+        plan = plan_merge(
+            base, ours, theirs, writer, paths=paths or None, mark_conflicts=mark, since=since, ignoring=rules
+        )
         writer.commit()
     return Job(plan=plan, folder=folder)
 
@@ -359,8 +394,8 @@ def _plan_branch(
     since: Since,
     branch: str,
     paths: list[str],
-    message: str | None,
-    mark_conflicts: bool,
+    options: _Options,
+    rules: Ignoring | None,
 ) -> Job:
     from workstead.snapshots.commit import GitCommitTree
     from workstead.snapshots.merge import plan_merge
@@ -376,14 +411,17 @@ def _plan_branch(
         )
     with store.writer() as writer:
         ours = GitCommitTree(git_of(home), found.common, parent)
-        plan = plan_merge(base, ours, theirs, writer, paths=paths or None, mark_conflicts=mark_conflicts, since=since)
+        mark = options.mark_conflicts
+        plan = plan_merge(
+            base, ours, theirs, writer, paths=paths or None, mark_conflicts=mark, since=since, ignoring=rules
+        )
         writer.commit()
     move = Move(
         git_dir=found.common,
         branch=branch,
         before=tip or "",
         parent=parent,
-        message=message or _message(home, workspace),
+        message=options.message or _message(home, workspace),
         author=_author(workspace),
         when=int(time.time()),
     )
@@ -391,19 +429,47 @@ def _plan_branch(
 
 
 def _next_base(
-    store: Store, workspace: Workspace, base: Tree, theirs: Tree, before: Snapshot, target: str, paths: list[str]
+    store: Store,
+    workspace: Workspace,
+    base: Tree,
+    theirs: Tree,
+    before: Snapshot,
+    target: str,
+    paths: list[str],
+    rules: Ignoring | None,
 ) -> str:
-    """Return the new base after the apply: the present state, or the old base with the chosen paths as they are now."""
+    """Return the new base after the apply: the present state, or the old base with the chosen paths as they are now.
+
+    Ignored files that were not applied are in it as they were in the old base.
+    """
     from workstead.snapshots.tree_edit import graft
 
     if target.startswith("patch:"):
         return workspace.base
-    if not paths:
-        return before.root
+    left = _left_out(base, theirs, paths, rules)
+    root = before.root
     with store.writer() as writer:
-        root = graft(writer, base, theirs, [f"work/{path}" for path in paths])
-        writer.commit()
+        if paths:
+            root = graft(writer, base, theirs, [f"work/{path}" for path in paths])
+            writer.commit()
+        if left:
+            with base.sibling(root) as applied:
+                root = graft(writer, applied, base, [f"work/{path}" for path in left])
+                writer.commit()
     return root
+
+
+def _left_out(base: Tree, theirs: Tree, paths: list[str], rules: Ignoring | None) -> list[str]:
+    """Return the ignored changes, the outermost paths only."""
+    from workstead.snapshots.diff import is_in_git
+    from workstead.snapshots.ignored import outermost
+    from workstead.snapshots.trees import compare
+
+    if rules is None:
+        return []
+    wanted = [f"work/{path}" for path in paths] or ["work"]
+    found = [(delta.path.removeprefix("work").lstrip("/"), delta) for delta in compare(base, theirs, wanted)]
+    return outermost(rules(base, theirs, [(path, delta) for path, delta in found if path and not is_in_git(path)]))
 
 
 def _author(workspace: Workspace) -> str:
@@ -505,6 +571,7 @@ def _told(job: Job, operation_id: str, target: str, commit: str = "", kept: Sequ
         same=plan.same,
         commit=commit,
         kept=list(kept),
+        ignored=plan.ignored,
     )
 
 

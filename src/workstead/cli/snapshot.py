@@ -119,8 +119,6 @@ def _diff(door: Door, args: argparse.Namespace) -> None:
     is_patch = not (door.is_json or args.name_only or args.hunks or args.stat)
     if is_patch:
         _write_patch(door.workspaces.patch(workspace, **options, binary=not sys.stdout.isatty()))
-        if not sys.stderr.isatty():
-            return
     found = door.workspaces.diff(workspace, **options, text=not (is_patch or args.name_only))
     if door.is_json:
         door.print(found)
@@ -132,8 +130,8 @@ def _diff(door: Door, args: argparse.Namespace) -> None:
     elif args.stat:
         print(stat_text(found))
     if found.ignored and not args.stat:
-        door.hint(f"{and_ignored(found.ignored)}: --ignored shows them")
-    if found.hidden:
+        door.warn(f"{and_ignored(found.ignored, found.self_ignoring)}: --ignored shows them")
+    if found.hidden and (sys.stderr.isatty() or not is_patch):
         door.hint(f"{found.hidden} changes inside .git are not shown")
 
 
@@ -161,7 +159,7 @@ def _hunks_text(changes: tuple[Change, ...]) -> str:
 def stat_text(diff: Diff, most: int = 40) -> str:
     """Return the number of changed lines in each file, like `git diff --stat`."""
     changes = diff.changes
-    ignored = [f" {and_ignored(diff.ignored)}"] if diff.ignored else []
+    ignored = [f" {and_ignored(diff.ignored, diff.self_ignoring)}"] if diff.ignored else []
     if not changes:
         return "\n".join(["nothing changed", *ignored])
     lines = []
@@ -239,7 +237,7 @@ def _apply(door: Door, args: argparse.Namespace) -> None:
     ]
     door.print(done, "\n".join(lines) or None)
     if done.ignored:
-        door.hint(f"{and_ignored(done.ignored)}, not given back: --ignored takes them")
+        door.warn(f"{and_ignored(done.ignored)}, not given back: --ignored takes them")
     if not done.operation_id:
         door.hint("there is nothing to apply")
         return

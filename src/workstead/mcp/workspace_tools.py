@@ -115,7 +115,7 @@ def _diff(access: Access, arguments: Arguments) -> Answer:
     lines = [f"{each.status} {each.path}" for each in found.changes]
     data = {"files": files, "patch": found.patch, "truncated": found.truncated, "ignored": found.ignored}
     cut = "The patch is over 64 MiB and not complete: ask for fewer paths.\n" if found.truncated else ""
-    more = f"\n{and_ignored(found.ignored)}" if found.ignored else ""
+    more = f"\n{and_ignored(found.ignored, found.self_ignoring)}" if found.ignored else ""
     return Answer.text(cut + (found.patch or "\n".join(lines) or "No changes") + more, data)
 
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from workstead.model.text import printable
 from workstead.model.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MOST_NAMES = 5
 
 
 class Hunk(Value):
@@ -44,6 +51,7 @@ class Diff(Value):
     patch: str = ""
     hidden: int = 0  # changes inside `.git` directories, neither shown nor applied
     ignored: int = 0  # files that the repository's own rules ignore, neither shown nor applied unless requested
+    self_ignoring: tuple[str, ...] = ()  # new directories among them whose own `.gitignore` is `*`
     truncated: bool = False  # the patch is over 64 MiB and stops before a file that does not fit; `patch` returns all
 
     @property
@@ -55,9 +63,14 @@ class Diff(Value):
         return sum(change.removed for change in self.changes)
 
 
-def and_ignored(files: int) -> str:
-    """Return the line that says how many changed files the repository's own rules ignore."""
-    return f"plus {files} ignored file{'s' if files != 1 else ''}"
+def and_ignored(files: int, self_ignoring: Sequence[str] = ()) -> str:
+    """Return the line that says how many changed files are ignored, and which new directories ignore themselves."""
+    told = f"plus {files} ignored file{'s' if files != 1 else ''}"
+    if not self_ignoring:
+        return told
+    names = ", ".join(map(printable, self_ignoring[:_MOST_NAMES]))
+    more = " …" if len(self_ignoring) > _MOST_NAMES else ""
+    return f"{told} ({names}{more} {'ignores itself' if len(self_ignoring) == 1 else 'ignore themselves'})"
 
 
 class FileChange(Value):

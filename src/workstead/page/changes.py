@@ -64,7 +64,7 @@ class _Changes:
         self.shown = key
         files = count(len(found.changes), "file")
         told = f"{files}, {found.added} added, {found.removed} removed" if found.changes else "No changes"
-        self.sum.set_text(f"{told}, {and_ignored(found.ignored)}" if found.ignored else told)
+        self.sum.set_text(f"{told}, {and_ignored(found.ignored, found.self_ignoring)}" if found.ignored else told)
         there = {(change.path, each) for change in found.changes for each in ("", *(hunk.id for hunk in change.hunks))}
         self.chosen &= there if self.is_unapplied() else set()
         self._count_chosen()

@@ -63,7 +63,15 @@ def diff(
             parts += lines
             room -= size
     patch = b"".join(parts).decode("utf-8", "surrogateescape")
-    return Diff(changes=tuple(changes), patch=patch, hidden=hidden, ignored=ignored, truncated=truncated)
+    marked = sorted(ignoring.self_ignoring) if ignoring is not None else []
+    return Diff(
+        changes=tuple(changes),
+        patch=patch,
+        hidden=hidden,
+        ignored=ignored,
+        self_ignoring=tuple(path for path in marked if may is None or may(path)),
+        truncated=truncated,
+    )
 
 
 def write_patch(

@@ -285,13 +285,16 @@ def _plan_patch(
     store: Store, base: Tree, theirs: Tree, since: Since, where: str, paths: list[str], rules: Ignoring | None
 ) -> Job:
     """Plan a patch file; undo restores a file that it replaces, like any other."""
-    from workstead.snapshots.diff import find_pairs, write_patch
+    from workstead.snapshots.diff import find_pairs, is_below, write_patch
     from workstead.snapshots.merge import Folder, fingerprint
     from workstead.snapshots.tree_edit import as_begun
 
     with store.writer() as writer:
         root, unknown = as_begun(writer, base, theirs, [f"work/{path}" for path in paths] or ["work"], since)
         writer.commit()
+    if unknown and rules is not None:
+        left = _left_out(base, theirs, paths, rules)
+        unknown = [path for path in unknown if not is_below(path, left) and path not in left]
     if unknown:
         names = ", ".join(unknown[:5])
         raise OriginMoved(

@@ -1,4 +1,4 @@
-"""Ask git which paths the rules of a repository ignore, and which an index tracks.
+"""Ask git which paths the rules of a repository ignore.
 
 git sees neither the repository nor the files: only a directory of ours with the text of the rules, and a list of names.
 """
@@ -51,14 +51,6 @@ def find_ignored(git: Git, rules: Mapping[str, bytes], exclude: bytes, paths: Se
                 raise
             return set()
     return {os.fsdecode(path[2:]) for path in answer.split(b"\0") if path}
-
-
-def tracked_in(git: Git, index: bytes) -> set[str]:
-    """Return the paths in an index; raise ToolFailed for one that git cannot read alone, such as a split one."""
-    with _empty_repository(git) as (git_dir, _):
-        _write(f"{git_dir}/index", index)
-        answer = git.run("ls-files", "-z", "--cached", git_dir=git_dir)
-    return {os.fsdecode(path) for path in answer.split(b"\0") if path}
 
 
 @contextmanager

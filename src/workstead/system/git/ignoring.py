@@ -29,7 +29,7 @@ def find_ignored(git: Git, rules: Mapping[str, bytes], exclude: bytes, paths: Se
     asked = [path for path in map(os.fsencode, paths) if len(path) <= MAX_PATH_BYTES]
     if not asked or not (rules or exclude.strip()):
         return set()
-    with _empty_repository(git) as (git_dir, tree):
+    with _empty_repository() as (aside, git_dir, tree):
         os.mkdir(f"{git_dir}/info")
         _write(f"{git_dir}/info/exclude", exclude)
         for folder, content in rules.items():
@@ -37,7 +37,7 @@ def find_ignored(git: Git, rules: Mapping[str, bytes], exclude: bytes, paths: Se
                 os.makedirs(f"{tree}/{folder}", exist_ok=True)
                 _write(f"{tree}/{folder}/.gitignore", content)
         try:
-            answer = git.run(
+            answer = git.replace(state=aside).run(
                 "check-ignore",
                 "--no-index",
                 "--stdin",
@@ -54,16 +54,18 @@ def find_ignored(git: Git, rules: Mapping[str, bytes], exclude: bytes, paths: Se
 
 
 @contextmanager
-def _empty_repository(git: Git) -> Iterator[tuple[str, str]]:
-    """Yield the git directory and the work tree of an empty repository of ours."""
+def _empty_repository() -> Iterator[tuple[str, str, str]]:
+    """Yield a temporary directory, and in it the git directory and the work tree of an empty repository of ours.
+
+    Not in the home's cache: looking at changes writes nothing that stays.
+    """
     from tempfile import TemporaryDirectory
 
-    os.makedirs(git.state, 0o700, exist_ok=True)
-    with TemporaryDirectory(dir=git.state, prefix="ignoring-") as aside:
+    with TemporaryDirectory(prefix="workstead-ignoring-") as aside:
         for name in ("repo.git", "repo.git/objects", "repo.git/refs", "tree"):
             os.mkdir(f"{aside}/{name}", 0o700)
         _write(f"{aside}/repo.git/HEAD", b"ref: refs/heads/none\n")
-        yield f"{aside}/repo.git", f"{aside}/tree"
+        yield aside, f"{aside}/repo.git", f"{aside}/tree"
 
 
 def _write(path: str, content: bytes) -> None:
